@@ -1,0 +1,197 @@
+"""What the passes hand to each other before there is a plan: model facts, batch limits, layouts, the split."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from firmtoken.compiler.ledger import Ledger
+from firmtoken.compiler.places import Buffer
+from firmtoken.compiler.plan import FrontierRow, PlanWarning, Programs, Streams
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorFacts:
+    """One read-only tensor name of a family, before it has a place."""
+
+    name: str
+    axis: str
+    """`layer`, `linear`, `full` or empty (one tensor)."""
+    shape: tuple[int, ...]
+    dtype: str
+    """As the device keeps it: `fp32`, `bf16`, `fp8` or `nvfp4`."""
+    bytes: int
+    """One tensor, scales included."""
+    sources: tuple[str, ...]
+    """Module names in the checkpoint, concatenated by rows; `{l}` is the layer."""
+    add: float = 0.0
+    read_by_decode: bool = True
+    """Whether a decode step reads all of it (the embedding table is not)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValueFacts:
+    """One activation of a family by its local name: `width` elements for each row of its unit."""
+
+    name: str
+    unit: str
+    """`tokens`, `tile`, `pairs` or `sequences`."""
+    width: int
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFacts:
+    """A family's geometry as the planner needs it. Bytes are the device's formats."""
+
+    family: str
+    layer_kinds: tuple[str, ...]
+    """`linear` or `full`, per layer."""
+    hidden_size: int
+    vocab_size: int
+    max_positions: int
+    tensors: tuple[TensorFacts, ...]
+    experts_per_layer: int
+    experts_per_token: int
+    expert_width: int
+    shared_width: int
+    kv_elements_per_token: int
+    """K and V of all full-attention layers."""
+    conv_elements: int
+    """Convolution state of one linear layer and sequence; 0 without linear layers."""
+    recurrent_elements: int
+    """Recurrent state of one linear layer and sequence, always fp32."""
+    active_parameters: int
+    """Parameters that one token multiplies with (experts: k of them)."""
+    attention_flops_per_pair: int
+    """FLOP per (token, earlier token) over all full-attention layers: 4 * layers * q_heads * head_dim."""
+    values: tuple[ValueFacts, ...] = ()
+    conv_shape: tuple[int, ...] = ()
+    """[channels, kernel - 1] of one linear layer and sequence."""
+    recurrent_shape: tuple[int, ...] = ()
+    """[value heads, key dim, value dim] of one linear layer and sequence."""
+    kv_heads: int = 0
+    head_dim: int = 0
+    expert_sources: tuple[str, ...] = ()
+    """Checkpoint modules of an expert's gate, up and down; `{l}` layer, `{e}` expert."""
+
+    @property
+    def num_layers(self) -> int:
+        """All layers."""
+        return len(self.layer_kinds)
+
+    @property
+    def num_linear(self) -> int:
+        """Layers that hold a state instead of KV."""
+        return self.layer_kinds.count("linear")
+
+    @property
+    def num_full(self) -> int:
+        """Layers that hold KV."""
+        return self.layer_kinds.count("full")
+
+    @property
+    def total_experts(self) -> int:
+        """Layers x experts (D8)."""
+        return self.num_layers * self.experts_per_layer
+
+    @property
+    def dense_bytes(self) -> int:
+        """All tensors but the experts."""
+        counts = {"": 1, "layer": self.num_layers, "linear": self.num_linear, "full": self.num_full}
+        return sum(tensor.bytes * counts[tensor.axis] for tensor in self.tensors)
+
+    @property
+    def decode_dense_bytes(self) -> int:
+        """Dense bytes that one decode step reads."""
+        counts = {"": 1, "layer": self.num_layers, "linear": self.num_linear, "full": self.num_full}
+        return sum(
+            tensor.bytes * counts[tensor.axis] for tensor in self.tensors if tensor.read_by_decode
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batches:
+    """Limits of one launch (`bound_batches`)."""
+
+    max_num_seqs: int
+    graph_batch_sizes: tuple[int, ...]
+    mixer_tile: int
+    moe_chunk: int
+    because: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheChoice:
+    """What `choose_cache` decides before sizes are known."""
+
+    type: str
+    page_size: int
+    kv_dtype: str
+    kv_bytes_per_element: int
+    state_bytes_per_sequence: int
+    """All linear layers, one slot."""
+    snapshots: bool
+    because: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Laid:
+    """Programs of one placement with streams and activations placed at their largest legal size."""
+
+    placement: str
+    """`resident` or `offload`."""
+    programs: Programs
+    streams: Streams
+    buffers: tuple[Buffer, ...]
+    """Activations and program inputs; offsets in the space `activations`, parked states excluded."""
+    activation_bytes: int
+    """Size of the space `activations`: max over the programs."""
+    parked_bytes_per_token: int
+    """Hidden states that an open span parks above the arena; 0 where the order is chunk-major."""
+    input_bytes: int
+    """Token ids, positions, page tables and the like of all programs."""
+    table_bytes: int
+    """Expert tables, recency, miss lists, maps; 0 when resident."""
+    launches: int
+    """Kernel launches of one decode step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertSplit:
+    """Slots of each kind (D8)."""
+
+    slots_per_layer: tuple[int, ...]
+    staging_slots: int
+    overflow_slots: int
+    ring: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """Everything that `split_memory` decides: both ledgers sum up and fit."""
+
+    context: int
+    pool: int
+    limited_by: str
+    context_because: str
+    pages: int
+    state_slots: int
+    snapshot_slots: int
+    placement: str
+    experts: ExpertSplit
+    experts_because: str
+    prefill_span: int
+    device: Ledger
+    host: Ledger
+    frontier: tuple[FrontierRow, ...]
+    warnings: tuple[PlanWarning, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidates:
+    """The layouts that `split_memory` may choose from, by placement."""
+
+    laid: Mapping[str, Laid]
+    slot_bytes: int
+    bank_row_bytes: int
+    workspace_bytes: int
+    """Fixed workspaces of the chosen kernels together."""

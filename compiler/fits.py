@@ -1,0 +1,281 @@
+"""`Fits`: whether a context fits the device and what is left for experts then: both ledgers, complete.
+
+The one place where bytes are weighed; `split_memory` asks it for many contexts and keeps one answer.
+"""
+
+from dataclasses import dataclass
+
+from firmtoken.compiler.facts import (
+    Batches,
+    CacheChoice,
+    Candidates,
+    ExpertSplit,
+    Laid,
+    ModelFacts,
+)
+from firmtoken.compiler.ledger import Ledger, Line
+from firmtoken.compiler.ledger_lines import (
+    ALIGN,
+    bank_line,
+    base_host_lines,
+    expert_lines,
+    fixed_lines,
+    kv_line,
+    ledger,
+    num_pages,
+    page_bytes,
+    parked_line,
+    snapshot_line,
+)
+from firmtoken.compiler.machine import Machine
+from firmtoken.compiler.slot_split import (
+    NoSlots,
+    exact_slots,
+    fill_slots,
+    resident_split,
+)
+from firmtoken.compiler.speed import Costs, Residency, describe_costs, hiding_tokens
+from firmtoken.schema.profile import Profile
+
+SNAPSHOTS_PER_REQUEST = 8
+LEAST_SNAPSHOTS = 16
+SNAPSHOT_SHARE = 8
+"""At most one part in so many of what the host has left."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """A split that fits both sides."""
+
+    context: int
+    pool: int
+    placement: str
+    experts: ExpertSplit
+    span: int
+    device: Ledger
+
+    @property
+    def slots(self) -> int:
+        """Copies that decode may hit."""
+        return sum(self.experts.slots_per_layer)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shortage:
+    """What does not fit, and by how much."""
+
+    side: str
+    """`device` or `host`."""
+    placement: str
+    needed: int
+    available: int
+    lines: tuple[Line, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """The host's ledger for one placement, and how many snapshots it has room for."""
+
+    ledger: Ledger
+    snapshots: int
+
+
+class Fits:
+    """Weighs contexts for one profile. What does not depend on the context is computed once."""
+
+    def __init__(
+        self,
+        profile: Profile,
+        facts: ModelFacts,
+        batches: Batches,
+        cache: CacheChoice,
+        candidates: Candidates,
+        machine: Machine,
+    ) -> None:
+        self.profile = profile
+        self.facts = facts
+        self.batches = batches
+        self.cache = cache
+        self.candidates = candidates
+        self.machine = machine
+        self.requests = batches.max_num_seqs
+        captured = machine.kind == "cuda" and profile.graphs == "auto"
+        self._fixed = {
+            name: fixed_lines(machine, facts, batches, cache, candidates, laid, captured=captured)
+            for name, laid in candidates.laid.items()
+        }
+        self.costs: dict[str, Costs] = {
+            name: describe_costs(machine, facts, cache, candidates, laid, captured=captured)
+            for name, laid in candidates.laid.items()
+        }
+        self.hosts: dict[str, Host | Shortage] = {
+            name: self._host(name, laid) for name, laid in candidates.laid.items()
+        }
+        self.placements = self._placements()
+
+    def best(self, context: int) -> Fit | Shortage:
+        """Resident where that fits and may be, else offloaded; raises nothing."""
+        shortage: Shortage | None = None
+        for placement in self.placements:
+            found = self.weigh(context, placement)
+            if isinstance(found, Fit):
+                return found
+            shortage = found
+        assert shortage is not None, "a profile always allows one placement"
+        return shortage
+
+    def weigh(self, context: int, placement: str) -> Fit | Shortage:
+        """A context under one placement, its pool no larger than it must be."""
+        host = self.hosts[placement]
+        if isinstance(host, Shortage):
+            return host
+        pool = self.least_pool(context)
+        if placement == "resident":
+            return self._weigh_resident(context, pool)
+        return self._weigh_offload(context, pool)
+
+    def least_pool(self, context: int) -> int:
+        """The pool as asked, or one whole request (D2)."""
+        asked = self.profile.serving.pool
+        return context if asked == "auto" else asked
+
+    def residency(self, fit: Fit) -> Residency:
+        """What the speed of a fit depends on."""
+        return Residency(
+            offloaded=fit.placement == "offload",
+            slots=fit.slots,
+            total=self.facts.total_experts,
+            span=fit.span,
+        )
+
+    def grown(self, fit: Fit) -> Fit:
+        """The same with the pool grown into what is free: one share to run, one to cache prefixes (D2)."""
+        most = self.useful_pool(fit.context)
+        if self.profile.serving.pool != "auto" or fit.placement != "resident" or most <= fit.pool:
+            return fit
+        others = fit.device.total - self._kv(fit.pool).bytes
+        room = (fit.device.budget - others) // ALIGN * ALIGN
+        pages = room // page_bytes(self.facts, self.cache)
+        tokens = (pages - num_pages(0, self.cache.page_size, self.requests)) * self.cache.page_size
+        pool = max(fit.pool, min(most, tokens))
+        return self._resident(fit.context, pool)
+
+    def useful_pool(self, context: int) -> int:
+        """Tokens that a load can use: every request at its longest, and as much again for cached prefixes."""
+        share = 1 if self.cache.type == "none" else 2
+        return share * self.requests * context
+
+    def _placements(self) -> tuple[str, ...]:
+        asked, slots = self.profile.experts.placement, self.profile.experts.slots
+        if asked != "auto":
+            return (asked,)
+        if slots == "auto":
+            return ("resident", "offload")
+        return ("resident",) if slots == self.facts.total_experts else ("offload",)
+
+    def _weigh_resident(self, context: int, pool: int) -> Fit | Shortage:
+        fit = self._resident(context, pool)
+        return self._checked(fit)
+
+    def _resident(self, context: int, pool: int) -> Fit:
+        asked = self.profile.schedule.prefill_span
+        span = self.batches.moe_chunk if asked == "auto" else asked
+        return self._fit(context, pool, "resident", resident_split(self.facts), span)
+
+    def _weigh_offload(self, context: int, pool: int) -> Fit | Shortage:
+        asked = self.profile.schedule.prefill_span
+        span = self.batches.moe_chunk if asked == "auto" else asked
+        found = self._offload(context, pool, span)
+        # A longer span parks more, so fewer experts stay, so the span that hides them grows: two rounds settle it.
+        while asked == "auto" and isinstance(found, Fit):
+            longer = self._hiding_span(found)
+            if longer <= found.span:
+                break
+            again = self._offload(context, pool, longer)
+            if isinstance(again, Shortage):
+                break
+            found = again
+        return found
+
+    def _hiding_span(self, fit: Fit) -> int:
+        # N* cut to the context, in whole chunks (D7)
+        hiding = hiding_tokens(self.costs["offload"], self.residency(fit), fit.context)
+        return -(-hiding // self.batches.moe_chunk) * self.batches.moe_chunk
+
+    def _offload(self, context: int, pool: int, span: int) -> Fit | Shortage:
+        asked = self.profile.experts.slots
+        if asked != "auto":
+            experts = exact_slots(self.facts, self.requests, asked)
+            return self._checked(self._fit(context, pool, "offload", experts, span))
+        left = self.machine.budget - sum(part.bytes for part in self._lines(pool, "offload", span))
+        split = fill_slots(self.facts, self.requests, left // self.candidates.slot_bytes)
+        if isinstance(split, NoSlots):
+            least = split.needed * self.candidates.slot_bytes
+            return Shortage(
+                side="device",
+                placement="offload",
+                needed=self.machine.budget - left + least,
+                available=self.machine.budget,
+                lines=self._lines(pool, "offload", span),
+            )
+        return self._fit(context, pool, "offload", split, span)
+
+    def _fit(self, context: int, pool: int, placement: str, experts: ExpertSplit, span: int) -> Fit:
+        lines = (
+            *self._lines(pool, placement, span),
+            *expert_lines(self.candidates.slot_bytes, experts),
+        )
+        device = ledger(self.machine.capacity, self.machine.budget, lines)
+        return Fit(
+            context=context,
+            pool=pool,
+            placement=placement,
+            experts=experts,
+            span=span,
+            device=device,
+        )
+
+    def _checked(self, fit: Fit) -> Fit | Shortage:
+        if fit.device.free >= 0:
+            return fit
+        return Shortage(
+            side="device",
+            placement=fit.placement,
+            needed=fit.device.total,
+            available=fit.device.budget,
+            lines=fit.device.lines,
+        )
+
+    def _lines(self, pool: int, placement: str, span: int) -> tuple[Line, ...]:
+        parked = parked_line(self.candidates.laid[placement], span)
+        return (*self._fixed[placement], self._kv(pool), parked)
+
+    def _kv(self, pool: int) -> Line:
+        return kv_line(self.facts, self.cache, pool, self.requests)
+
+    def _host(self, placement: str, laid: Laid) -> Host | Shortage:
+        bank = (bank_line(self.facts, self.candidates),) if placement == "offload" else ()
+        lines = (*bank, *base_host_lines(self.machine, laid))
+        budget = self.machine.host_memory
+        total = sum(part.bytes for part in lines)
+        pinned = sum(part.bytes for part in lines if part.name != "process")
+        if total > budget or pinned > self.machine.pinnable:
+            pinning = total <= budget
+            return Shortage(
+                side="host",
+                placement=placement,
+                needed=pinned if pinning else total,
+                available=self.machine.pinnable if pinning else budget,
+                lines=lines,
+            )
+        left = min(budget - total, self.machine.pinnable - pinned)
+        snapshots = self._snapshots(left)
+        if snapshots:
+            lines = (*lines, snapshot_line(self.cache, snapshots, left))
+        return Host(ledger=ledger(budget, budget, lines), snapshots=snapshots)
+
+    def _snapshots(self, left: int) -> int:
+        if not self.cache.snapshots:
+            return 0
+        wanted = max(LEAST_SNAPSHOTS, SNAPSHOTS_PER_REQUEST * self.requests)
+        return min(wanted, left // SNAPSHOT_SHARE // self.cache.state_bytes_per_sequence)

@@ -1,0 +1,240 @@
+"""The lines of both ledgers: what each byte is for, from the numbers of a split. No line is a remainder."""
+
+from collections.abc import Iterable
+
+from firmtoken.compiler.facts import (
+    Batches,
+    CacheChoice,
+    Candidates,
+    ExpertSplit,
+    Laid,
+    ModelFacts,
+)
+from firmtoken.compiler.ledger import Ledger, Line
+from firmtoken.compiler.machine import Machine
+from firmtoken.compiler.quantities import size
+
+ALIGN = 256
+
+GRAPH_NODE_BYTES = 16 * 1024
+"""Device memory of a captured graph, per launch (prototype.md 2.4: 10 to 16 KiB reported)."""
+MARGIN_BYTES = 128 * 2**20
+"""For the driver's own growth: fixed, since a share of a large card would buy nothing (prototype.md 2.4)."""
+PROCESS_BYTES = {"cpu": 2**30, "cuda": 3 * 2**30}
+"""Interpreters and libraries of server and engine (prototype.md 2.4)."""
+
+
+def align_up(num_bytes: int) -> int:
+    """The next multiple of `ALIGN`."""
+    return -(-num_bytes // ALIGN) * ALIGN
+
+
+def line(
+    name: str,
+    *,
+    unit_bytes: int,
+    count: int = 1,
+    unit: str = "1",
+    kind: str = "fixed",
+    source: str = "computed",
+    because: str,
+) -> Line:
+    """A line whose bytes follow from its unit and count."""
+    return Line(
+        name=name,
+        bytes=align_up(unit_bytes * count),
+        unit_bytes=unit_bytes,
+        count=count,
+        unit=unit,
+        align=ALIGN,
+        kind=kind,
+        source=source,
+        because=because,
+    )
+
+
+def ledger(capacity: int, budget: int, lines: Iterable[Line]) -> Ledger:
+    """A ledger of the lines that hold something; `free` may be negative where they do not fit."""
+    held = tuple(part for part in lines if part.bytes)
+    total = sum(part.bytes for part in held)
+    return Ledger(capacity=capacity, budget=budget, total=total, free=budget - total, lines=held)
+
+
+def weight_bytes(facts: ModelFacts) -> int:
+    """Dense tensors in place: each begins at a multiple of `ALIGN`."""
+    counts = {"": 1, "layer": facts.num_layers, "linear": facts.num_linear, "full": facts.num_full}
+    return sum(align_up(tensor.bytes) * counts[tensor.axis] for tensor in facts.tensors)
+
+
+def fixed_lines(
+    machine: Machine,
+    facts: ModelFacts,
+    batches: Batches,
+    cache: CacheChoice,
+    candidates: Candidates,
+    laid: Laid,
+    *,
+    captured: bool,
+) -> tuple[Line, ...]:
+    """Device lines that neither context nor experts change."""
+    requests = batches.max_num_seqs
+    return (
+        line("weights", unit_bytes=weight_bytes(facts), because="all tensors but the experts"),
+        line(
+            "states",
+            unit_bytes=cache.state_bytes_per_sequence,
+            count=state_slots(facts, requests),
+            unit="sequence",
+            kind="per_sequence",
+            because=f"live and shadow state of {requests} requests, and slot 0 for padded rows",
+        ),
+        line(
+            "activations",
+            unit_bytes=laid.activation_bytes,
+            because=f"the largest program: mixers in tiles of {batches.mixer_tile:,} tokens, "
+            f"experts in chunks of {batches.moe_chunk:,}",
+        ),
+        line("inputs", unit_bytes=laid.input_bytes, because="token ids, positions, page tables"),
+        line("tables", unit_bytes=laid.table_bytes, because="expert tables, recency, miss lists"),
+        line(
+            "workspace", unit_bytes=candidates.workspace_bytes, because="what the kernels ask for"
+        ),
+        *_cuda_lines(machine, batches, laid, captured=captured),
+    )
+
+
+def _cuda_lines(
+    machine: Machine, batches: Batches, laid: Laid, *, captured: bool
+) -> tuple[Line, ...]:
+    if machine.kind != "cuda":
+        return ()
+    sizes = batches.graph_batch_sizes if captured else ()
+    return (
+        line(
+            "cuda_context",
+            unit_bytes=machine.context_bytes,
+            source="documented",
+            because="the CUDA context and all modules, loaded before ready",
+        ),
+        line(
+            "graphs",
+            unit_bytes=laid.launches * GRAPH_NODE_BYTES,
+            count=len(sizes),
+            unit="graph",
+            source="documented",
+            because=f"{laid.launches} launches of 16 KiB for each decode batch of "
+            f"{', '.join(map(str, sizes))}",
+        ),
+        line(
+            "margin",
+            unit_bytes=MARGIN_BYTES,
+            kind="reserve",
+            source="documented",
+            because="growth inside the driver that nobody announces",
+        ),
+    )
+
+
+def state_slots(facts: ModelFacts, requests: int) -> int:
+    """Live and shadow for each request, slot 0 for padded rows; none without linear layers (D4)."""
+    return 2 * requests + 1 if facts.num_linear else 0
+
+
+def page_bytes(facts: ModelFacts, cache: CacheChoice) -> int:
+    """Keys and values of one page, all full-attention layers."""
+    return cache.page_size * facts.kv_elements_per_token * cache.kv_bytes_per_element
+
+
+def num_pages(pool: int, page_size: int, requests: int) -> int:
+    """Pages of a pool (D2): any `requests` requests whose lengths sum to `pool` fit beside the sentinel."""
+    return -(-pool // page_size) + (requests - 1) + 1
+
+
+def kv_line(facts: ModelFacts, cache: CacheChoice, pool: int, requests: int) -> Line:
+    """Pages for a pool of tokens."""
+    pages = num_pages(pool, cache.page_size, requests)
+    return line(
+        "kv_pages",
+        unit_bytes=page_bytes(facts, cache),
+        count=pages,
+        unit="page",
+        kind="per_token",
+        because=f"{pool:,} tokens in pages of {cache.page_size}, {requests - 1} for rounding, "
+        f"1 sentinel; {cache.kv_dtype}",
+    )
+
+
+def parked_line(laid: Laid, span: int) -> Line:
+    """Hidden states of an open span; nothing where prefill is chunk-major."""
+    return line(
+        "parked_hidden",
+        unit_bytes=laid.parked_bytes_per_token,
+        count=span,
+        unit="token",
+        kind="per_token",
+        because=f"hidden states of a span of {span:,} tokens between its layers",
+    )
+
+
+def expert_lines(slot_bytes: int, experts: ExpertSplit) -> tuple[Line, ...]:
+    """Slots by role."""
+    ranges = experts.slots_per_layer
+    least, most = min(ranges), max(ranges)
+    each = f"{least}" if least == most else f"{least} or {most}"
+    staging = "both halves of whole-layer misses" if experts.ring == "whole" else "a ring in waves"
+    return tuple(
+        line(
+            name,
+            unit_bytes=slot_bytes,
+            count=count,
+            unit="slot",
+            kind="per_slot",
+            because=because,
+        )
+        for name, count, because in (
+            ("experts.cache", sum(ranges), f"{each} slots for each of {len(ranges)} layers"),
+            ("experts.staging", experts.staging_slots, f"{staging}, for prefill"),
+            ("experts.overflow", experts.overflow_slots, "misses of decode in a held layer"),
+        )
+    )
+
+
+def bank_line(facts: ModelFacts, candidates: Candidates) -> Line:
+    """Every expert, in host memory."""
+    return line(
+        "bank",
+        unit_bytes=candidates.bank_row_bytes,
+        count=facts.total_experts,
+        unit="expert",
+        because="every expert: the device holds copies",
+    )
+
+
+def base_host_lines(machine: Machine, laid: Laid) -> tuple[Line, ...]:
+    """Host lines that neither the bank nor the snapshots change."""
+    return (
+        line(
+            "pinned_io",
+            unit_bytes=laid.input_bytes,
+            count=2,
+            because="inputs and results of two steps in flight",
+        ),
+        line(
+            "process",
+            unit_bytes=PROCESS_BYTES[machine.kind],
+            source="documented",
+            because="interpreters and libraries of server and engine",
+        ),
+    )
+
+
+def snapshot_line(cache: CacheChoice, count: int, left: int) -> Line:
+    """States of linear layers at page boundaries, for prefix hits."""
+    return line(
+        "snapshots",
+        unit_bytes=cache.state_bytes_per_sequence,
+        count=count,
+        unit="sequence",
+        kind="per_sequence",
+        because=f"8 for each request, at least 16, at most 1/8 of the {size(left)} that the host has left",
+    )

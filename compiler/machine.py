@@ -1,0 +1,87 @@
+"""The machine's numbers in one shape, whether its device is a GPU or the CPU playing one (D9)."""
+
+from dataclasses import dataclass
+
+from firmtoken.schema.hardware import Cpu, Gpu, Hardware
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """What the planner asks of hardware. Rates are bytes/s or FLOP/s, times seconds."""
+
+    kind: str
+    """`cpu` or `cuda`."""
+    capability: tuple[int, int]
+    """(0, 0) for a CPU."""
+    capacity: int
+    reserve: int
+    """Left to others; never planned with."""
+    context_bytes: int
+    """The CUDA context and its modules; 0 for a CPU."""
+    bandwidth: float
+    flops: float
+    """Dense peak of the format that prefill multiplies in."""
+    launch_s: float
+    copy_rate: float
+    """Copy engine, host to device."""
+    gather_rate: float
+    """Kernels that read host memory in place."""
+    host_memory: int
+    pinnable: int
+
+    @property
+    def budget(self) -> int:
+        """What the plan may use of the device."""
+        return self.capacity - self.reserve
+
+    @property
+    def memory_field(self) -> str:
+        """The profile's field that says how large the device is."""
+        return "hardware.gpu.memory" if self.kind == "cuda" else "hardware.cpu.memory"
+
+
+def describe_machine(hardware: Hardware) -> Machine:
+    """The numbers of a hardware profile; the schema has seen to it that one device is given."""
+    if hardware.gpu is not None:
+        return _with_gpu(hardware, hardware.gpu)
+    assert hardware.cpu is not None, "the schema asks for `gpu` or `cpu`"
+    return _with_cpu(hardware, hardware.cpu)
+
+
+def _with_gpu(hardware: Hardware, gpu: Gpu) -> Machine:
+    assert hardware.link is not None, "the schema asks for `link` beside `gpu`"
+    flops = gpu.flops.get("bf16") or gpu.flops.get("fp32")
+    return Machine(
+        kind="cuda",
+        capability=gpu.capability,
+        capacity=gpu.memory,
+        reserve=gpu.reserve,
+        context_bytes=gpu.context_overhead,
+        bandwidth=gpu.bandwidth,
+        # A profile may leave throughput out; then prefill is taken as bound by memory alone.
+        flops=flops or gpu.bandwidth * 100,
+        launch_s=gpu.launch_us * 1e-6,
+        copy_rate=hardware.link.h2d,
+        gather_rate=hardware.link.gather,
+        host_memory=hardware.host.memory,
+        pinnable=hardware.host.pinnable,
+    )
+
+
+def _with_cpu(hardware: Hardware, cpu: Cpu) -> Machine:
+    link = hardware.link
+    return Machine(
+        kind="cpu",
+        capability=(0, 0),
+        capacity=cpu.memory,
+        reserve=0,
+        context_bytes=0,
+        bandwidth=cpu.bandwidth,
+        flops=cpu.flops,
+        launch_s=cpu.launch_us * 1e-6,
+        # Without a link a copy reads and writes the same RAM.
+        copy_rate=link.h2d if link is not None else hardware.host.bandwidth / 2,
+        gather_rate=link.gather if link is not None else hardware.host.bandwidth / 2,
+        host_memory=hardware.host.memory,
+        pinnable=hardware.host.memory,
+    )

@@ -1,0 +1,134 @@
+"""`advise`: the cheapest changes of a profile and what each would buy, found by splitting memory again."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from firmtoken.compiler.errors import PlanError
+from firmtoken.compiler.facts import Split
+from firmtoken.compiler.plan import Advice, FrontierRow
+from firmtoken.compiler.quantities import percent, rate, shorthand
+from firmtoken.schema.profile import Profile
+
+MOST_ADVICE = 3
+LEAST_GAIN = 1.03
+"""A change that buys less is no advice."""
+HEADLESS_RESERVE = 2**28
+
+Replan = Callable[[Profile], Split]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """A profile that differs in one value."""
+
+    words: str
+    set: str
+    price: str
+    profile: Profile
+
+
+def advise(profile: Profile, replan: Replan) -> tuple[Advice, ...]:
+    """Up to three changes that help, the cheapest first; none where nothing is short."""
+    if profile.hardware.gpu is None:
+        return ()
+    now = replan(profile)
+    if now.placement == "resident" and now.limited_by == "model":
+        return ()
+    found: list[Advice] = []
+    for change in _changes(profile, now):
+        if len(found) == MOST_ADVICE:
+            break
+        try:
+            then = replan(change.profile)
+        except PlanError:
+            continue
+        gain = _gain(now, then)
+        if gain:
+            found.append(
+                Advice(change=change.words, set=change.set, gain=gain, because=change.price)
+            )
+    return tuple(found)
+
+
+def _changes(profile: Profile, now: Split) -> Iterator[Change]:
+    # Cheapest first: what costs precision of keys before what costs experts, context or requests.
+    if _kv_dtype(now) == "bf16":
+        cache = profile.cache.model_copy(update={"kv_dtype": "fp8"})
+        yield Change(
+            words="keep keys and values in FP8",
+            set="cache.kv_dtype=fp8",
+            price="half the bytes a token; the checkpoint's own measure of accuracy applies",
+            profile=profile.model_copy(update={"cache": cache}),
+        )
+    gpu = profile.hardware.gpu
+    if gpu is not None and gpu.reserve > HEADLESS_RESERVE:
+        headless = gpu.model_copy(update={"reserve": HEADLESS_RESERVE})
+        hardware = profile.hardware.model_copy(update={"gpu": headless})
+        yield Change(
+            words="run the desktop on another device",
+            set="hardware.gpu.reserve=0.25GiB",
+            price="nothing else may use this device then",
+            profile=profile.model_copy(update={"hardware": hardware}),
+        )
+    yield from _contexts(profile, now)
+    if profile.serving.requests > 1:
+        half = profile.serving.requests // 2
+        yield Change(
+            words=f"run {half} requests at once",
+            set=f"serving.requests={half}",
+            price="the others wait in the queue",
+            profile=_serving(profile, requests=half),
+        )
+
+
+def _contexts(profile: Profile, now: Split) -> Iterator[Change]:
+    rows = now.frontier
+    here = next(row for row in rows if row.chosen)
+    longer = [row for row in rows if row.context >= 2 * here.context]
+    if longer and here.resident_fraction - longer[0].resident_fraction < 0.1:
+        yield _context_change(profile, longer[0], "raise")
+    shorter = [row for row in rows if row.context <= here.context // 2]
+    if shorter and shorter[-1].resident_fraction > here.resident_fraction:
+        yield _context_change(profile, shorter[-1], "lower")
+
+
+def _context_change(profile: Profile, row: FrontierRow, verb: str) -> Change:
+    price = (
+        f"{percent(row.resident_fraction)} of the experts stay resident"
+        if verb == "raise"
+        else "longer requests are refused"
+    )
+    return Change(
+        words=f"{verb} the context to {row.context:,} tokens",
+        set=f"serving.context={shorthand(row.context)}",
+        price=price,
+        profile=_serving(profile, context=row.context, pool="auto"),
+    )
+
+
+def _serving(profile: Profile, **changes: int | str) -> Profile:
+    serving = profile.serving.model_copy(update=changes)
+    return profile.model_copy(update={"serving": serving})
+
+
+def _kv_dtype(split: Split) -> str:
+    return next(row.kv_dtype for row in split.frontier if row.chosen)
+
+
+def _gain(now: Split, then: Split) -> str:
+    before = next(row for row in now.frontier if row.chosen)
+    after = next(row for row in then.frontier if row.chosen)
+    parts = []
+    if after.context > before.context * LEAST_GAIN:
+        parts.append(f"context {before.context:,} -> {after.context:,}")
+    elif then.pool > now.pool * LEAST_GAIN and then.context == now.context:
+        parts.append(f"pool {now.pool:,} -> {then.pool:,} tokens")
+    if after.resident_fraction > before.resident_fraction + 0.005:
+        parts.append(
+            f"experts {percent(before.resident_fraction)} -> {percent(after.resident_fraction)}"
+        )
+    if after.decode_tokens_per_s > before.decode_tokens_per_s * LEAST_GAIN:
+        parts.append(
+            f"decode {rate(before.decode_tokens_per_s)} -> {rate(after.decode_tokens_per_s)} tok/s"
+        )
+    return ", ".join(parts)

@@ -1,0 +1,324 @@
+"""`allocate_buffers`: activations by liveness, once, at the largest legal size (D6).
+
+What only `main` touches is packed by its intervals on that stream: order on one stream is happens-before, so intervals
+are exact. What lives across a yield, or is touched by a side stream, shares its bytes with nothing.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from firmtoken.compiler.facts import Batches, Laid, ModelFacts
+from firmtoken.compiler.places import Buffer
+from firmtoken.compiler.plan import Programs, Streams
+from firmtoken.compiler.program import BoundStep, BoundYield, Flat, Program
+from firmtoken.compiler.tensor_bytes import ELEMENT_BYTES
+from firmtoken.compiler.unroll import unroll
+
+ALIGN = 256
+TOKEN_INPUT_BYTES = 3 * 8
+"""Token id, position and token slot of a row."""
+SEQUENCE_INPUT_BYTES = 64
+"""Lengths, slots and sampling of a sequence."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sized:
+    name: str
+    unit: str
+    capacity: int
+    width: int
+    dtype: str
+
+    @property
+    def bytes(self) -> int:
+        return align_up(self.capacity * self.width * ELEMENT_BYTES[self.dtype])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Lives:
+    """Intervals of ticks in which a name holds something that is still read."""
+
+    intervals: tuple[tuple[int, int], ...]
+    over_yield: bool
+    indexed: bool
+
+
+def align_up(size: int, align: int = ALIGN) -> int:
+    """The next multiple of `align`."""
+    return -(-size // align) * align
+
+
+def allocate_buffers(
+    facts: ModelFacts, batches: Batches, programs: Programs, streams: Streams, *, placement: str
+) -> Laid:
+    """Places of everything whose size does not depend on the memory split."""
+    capacities = _capacities(facts, batches)
+    buffers: list[Buffer] = []
+    arena = fixed = 0
+    named = (
+        ("decode", programs.decode),
+        ("prefill", programs.prefill),
+        ("extend", programs.extend),
+    )
+    for name, program in named:
+        sized = _sized(facts, name, capacities[name])
+        lives = _lives(_largest(program, facts), sized)
+        packed, end = _pack(sized, lives)
+        arena = max(arena, end)
+        parked, fixed = _parked(sized, lives, fixed)
+        buffers += packed + parked
+        fixed = _outputs(buffers, name, capacities[name]["sequences"], fixed)
+    tables, table_bytes = _tables(facts) if placement == "offload" else ([], 0)
+    return Laid(
+        placement=placement,
+        programs=programs,
+        streams=streams,
+        buffers=(*buffers, *tables),
+        activation_bytes=arena,
+        parked_bytes_per_token=_parked_per_token(buffers, batches),
+        input_bytes=fixed + _host_input_bytes(facts, batches, capacities),
+        table_bytes=table_bytes,
+        launches=sum(
+            isinstance(item, BoundStep) for item in unroll(programs.decode, facts.layer_kinds)
+        ),
+    )
+
+
+def _capacities(facts: ModelFacts, batches: Batches) -> dict[str, dict[str, int]]:
+    seqs, k = batches.max_num_seqs, facts.experts_per_token
+
+    def units(tokens: int, tile: int) -> dict[str, int]:
+        return {"tokens": tokens, "tile": tile, "pairs": tokens * k, "sequences": seqs}
+
+    return {
+        "decode": units(seqs, seqs),
+        "prefill": units(batches.moe_chunk, batches.mixer_tile),
+        "extend": units(batches.mixer_tile, batches.mixer_tile),
+    }
+
+
+def _sized(facts: ModelFacts, program: str, capacity: Mapping[str, int]) -> tuple[_Sized, ...]:
+    own = [(value.name, value.unit, value.width, value.dtype) for value in facts.values]
+    own.append(("slots", "tokens", facts.experts_per_token, "int32"))
+    return tuple(
+        _Sized(
+            name=f"{program}.{name}",
+            unit="tokens" if unit == "tile" and program != "prefill" else unit,
+            capacity=capacity[unit],
+            width=width,
+            dtype=dtype,
+        )
+        for name, unit, width, dtype in own
+    )
+
+
+def _largest(program: Program, facts: ModelFacts) -> Flat:
+    """A run that shows every lifetime: each kind of layer followed by each, two chunks, two tiles if it has them."""
+    kinds = facts.layer_kinds
+    period = kinds.index("full") + 1 if "full" in kinds else 1
+    chunks = min(2, program.bounds["chunks"])
+    tiles = min(2, program.bounds["tiles"])
+    return unroll(program, kinds[: 2 * period + 1], chunks=chunks, tiles=(tiles,) * chunks)
+
+
+def _lives(flat: Flat, sized: tuple[_Sized, ...]) -> dict[str, _Lives]:
+    names = {row.name for row in sized}
+    defined: dict[tuple[str, tuple[int, ...]], int] = {}
+    last: dict[tuple[str, tuple[int, ...]], int] = {}
+    intervals: dict[str, list[tuple[int, int]]] = {}
+    yields: list[int] = []
+
+    def close(key: tuple[str, tuple[int, ...]]) -> None:
+        if key in defined:
+            intervals.setdefault(key[0], []).append((defined.pop(key), last.pop(key)))
+
+    indexed: dict[str, bool] = {}
+    for tick, item in enumerate(flat):
+        if isinstance(item, BoundYield):
+            yields.append(tick)
+            continue
+        for value in (*item.reads, *item.writes):
+            if value.name not in names:
+                continue
+            assert item.step.stream == "main", f"{value} is touched by `{item.step.stream}`"
+            key = (value.name, value.index)
+            indexed[value.name] = bool(value.index)
+            updates = value in item.reads or _is_partial(item)
+            if value in item.writes and not updates:
+                close(key)
+            defined.setdefault(key, tick)
+            last[key] = tick
+    for key in tuple(defined):
+        close(key)
+    return {
+        name: _Lives(
+            intervals=tuple(spans),
+            over_yield=any(start < at < end for start, end in spans for at in yields),
+            indexed=indexed[name],
+        )
+        for name, spans in intervals.items()
+    }
+
+
+def _is_partial(item: BoundStep) -> bool:
+    """A launch that fills some rows of a value whose other rows were filled before: a tile, or gathered rows."""
+    return item.step.op == "copy" or item.at.get("t", 0) > 0
+
+
+def _pack(sized: tuple[_Sized, ...], lives: Mapping[str, _Lives]) -> tuple[list[Buffer], int]:
+    """Greedy by size, first fit below or between what lives at the same time."""
+    placed: list[tuple[_Sized, int]] = []
+    buffers = []
+    end = 0
+    for row in sorted(sized, key=lambda row: -row.bytes):
+        life = lives.get(row.name)
+        if life is None or life.over_yield:
+            continue
+        offset = _first_fit(row, life, placed, lives)
+        placed.append((row, offset))
+        end = max(end, offset + row.bytes)
+        buffers.append(
+            _buffer(
+                row, "activation", "activations", offset, because="placed by liveness on `main`"
+            )
+        )
+    return buffers, end
+
+
+def _first_fit(
+    row: _Sized,
+    life: _Lives,
+    placed: list[tuple[_Sized, int]],
+    lives: Mapping[str, _Lives],
+) -> int:
+    taken = sorted(
+        (offset, offset + other.bytes)
+        for other, offset in placed
+        if _interfere(life, lives[other.name])
+    )
+    offset = 0
+    for start, stop in taken:
+        if offset + row.bytes <= start:
+            break
+        offset = max(offset, stop)
+    return offset
+
+
+def _interfere(one: _Lives, other: _Lives) -> bool:
+    """Whether two names ever hold something at once; touching counts, since outputs may not overlap inputs."""
+    ours, theirs = sorted(one.intervals), sorted(other.intervals)
+    i = j = 0
+    while i < len(ours) and j < len(theirs):
+        if ours[i][0] <= theirs[j][1] and theirs[j][0] <= ours[i][1]:
+            return True
+        if ours[i][1] < theirs[j][1]:
+            i += 1
+        else:
+            j += 1
+    return False
+
+
+def _parked(
+    sized: tuple[_Sized, ...], lives: Mapping[str, _Lives], fixed: int
+) -> tuple[list[Buffer], int]:
+    buffers = []
+    for row in sized:
+        life = lives.get(row.name)
+        if life is None or not life.over_yield:
+            continue
+        because = "lives across a yield, where a decode step may run"
+        if life.indexed:
+            buffers.append(
+                _buffer(row, "activation", "parked_hidden", 0, because=because, index=("chunk",))
+            )
+        else:
+            buffers.append(_buffer(row, "activation", "inputs", fixed, because=because))
+            fixed += row.bytes
+    return buffers, fixed
+
+
+def _outputs(buffers: list[Buffer], program: str, sequences: int, fixed: int) -> int:
+    row = _Sized(
+        name=f"{program}.tokens", unit="sequences", capacity=sequences, width=1, dtype="int64"
+    )
+    buffers.append(
+        _buffer(row, "activation", "inputs", fixed, because="read by the host after the program")
+    )
+    return fixed + row.bytes
+
+
+def _buffer(
+    row: _Sized, kind: str, space: str, offset: int, *, because: str, index: tuple[str, ...] = ()
+) -> Buffer:
+    shape: tuple[int | str, ...] = (row.unit,) if row.width == 1 else (row.unit, row.width)
+    return Buffer(
+        name=row.name,
+        kind=kind,
+        space=space,
+        index=index,
+        offset=offset,
+        bytes=row.bytes,
+        stride=(row.bytes,) * len(index),
+        ring=(0,) * len(index),
+        places=(),
+        view_of=(),
+        dtype=row.dtype,
+        shape=shape,
+        because=because,
+    )
+
+
+def _parked_per_token(buffers: list[Buffer], batches: Batches) -> int:
+    rows = [row for row in buffers if row.space == "parked_hidden"]
+    return sum(row.bytes for row in rows) // batches.moe_chunk
+
+
+def _host_input_bytes(
+    facts: ModelFacts, batches: Batches, capacities: Mapping[str, Mapping[str, int]]
+) -> int:
+    rows = sum(capacity["tokens"] for capacity in capacities.values())
+    return align_up(rows * TOKEN_INPUT_BYTES + batches.max_num_seqs * SEQUENCE_INPUT_BYTES)
+
+
+def _tables(facts: ModelFacts) -> tuple[list[Buffer], int]:
+    """Residency: where experts are, how recently used, and what a program found missing."""
+    rows: list[Buffer] = []
+    offset = 0
+    for name, kind, axes, ring, count, dtype, view_of in _table_rows(facts):
+        size = align_up(count * ELEMENT_BYTES[dtype])
+        copies = ring or (facts.num_layers if axes else 1)
+        rows.append(
+            Buffer(
+                name=name,
+                kind=kind,
+                space="tables",
+                index=axes,
+                offset=offset,
+                bytes=size,
+                stride=(size,) * len(axes),
+                ring=(ring,) * len(axes),
+                places=(),
+                view_of=view_of,
+                dtype=dtype,
+                shape=(count,),
+                because="found ahead for one layer while the other computes"
+                if ring
+                else "residency",
+            )
+        )
+        offset += size * copies
+    return rows, offset
+
+
+def _table_rows(
+    facts: ModelFacts,
+) -> Iterator[tuple[str, str, tuple[str, ...], int, int, str, tuple[str, ...]]]:
+    experts = facts.experts_per_layer
+    sources = ("table", "cache")
+    yield "table", "persistent", ("layer",), 0, experts, "int32", ()
+    yield "lru", "persistent", ("layer",), 0, experts, "int64", ()
+    yield "prefill.map", "view", ("layer",), 2, experts, "int32", sources
+    yield "prefill.miss", "activation", ("layer",), 2, 1 + 2 * experts, "int32", ()
+    yield "extend.map", "view", (), 0, experts, "int32", ()
+    yield "extend.miss", "activation", (), 0, 1 + 2 * experts, "int32", ()
+    yield "decode.miss", "activation", (), 0, 1 + 2 * experts, "int32", ()

@@ -1,0 +1,82 @@
+"""`bound_batches`: the largest launch of each kind, and the sizes that decode is captured at (D6)."""
+
+from firmtoken.compiler.errors import PlanError, Refusal
+from firmtoken.compiler.facts import Batches, ModelFacts
+from firmtoken.compiler.hazards import Hazard, hazards_with_cap
+from firmtoken.compiler.machine import Machine, describe_machine
+from firmtoken.schema.profile import Profile
+
+CHUNK_UNIT = 64
+"""Tokens of a GDN chunk; tiles, chunks and the pages of hybrid models are multiples of it."""
+
+# Largest device in bytes, mixer tile, MoE chunk. 34 MB of arena buy 8 % of prefill on a 24 GB card (prototype.md 3).
+GPU_SIZES = ((14 * 2**30, 2048, 2048), (48 * 2**30, 2048, 8192), (2**62, 4096, 8192))
+CPU_SIZES = (512, 512)
+
+
+def bound_batches(profile: Profile, facts: ModelFacts) -> Batches:
+    """Limits of one launch; raises `PlanError` for a chunk that no program can run."""
+    machine = describe_machine(profile.hardware)
+    tile, chunk, because = _auto_sizes(machine, profile)
+    asked = profile.schedule.prefill_chunk
+    if asked != "auto":
+        _refuse_odd_chunk(asked)
+        tile, chunk = min(asked, tile), asked
+        because = f"`schedule.prefill_chunk` asks for {asked:,} tokens"
+    bound = _round_up(_longest_prompt(profile, facts), CHUNK_UNIT)
+    if asked == "auto" and bound < chunk:
+        tile, chunk = min(tile, bound), bound
+        because = f"no prompt is longer than {bound:,} tokens"
+    return Batches(
+        max_num_seqs=profile.serving.requests,
+        graph_batch_sizes=graph_batch_sizes(profile.serving.requests),
+        mixer_tile=tile,
+        moe_chunk=chunk,
+        because=because,
+    )
+
+
+def graph_batch_sizes(requests: int) -> tuple[int, ...]:
+    """1, 2, 4, ... and `requests` itself."""
+    powers = [1 << power for power in range(requests.bit_length()) if 1 << power < requests]
+    return (*powers, requests)
+
+
+def _auto_sizes(machine: Machine, profile: Profile) -> tuple[int, int, str]:
+    if machine.kind == "cpu":
+        return (*CPU_SIZES, "a CPU gains nothing from larger launches")
+    tile, chunk = next(sizes for most, *sizes in GPU_SIZES if machine.capacity <= most)
+    because = f"mixers in tiles of {tile:,} keep activations small, experts pay off at {chunk:,}"
+    for hazard, cap in hazards_with_cap("prefill_chunk", profile.hardware):
+        if cap < chunk:
+            tile, chunk, because = min(tile, cap), cap, _capped(hazard, cap)
+    return tile, chunk, because
+
+
+def _capped(hazard: Hazard, cap: int) -> str:
+    return f"capped at {cap:,} tokens by {hazard.id}: {hazard.effect}"
+
+
+def _refuse_odd_chunk(asked: int) -> None:
+    if asked % CHUNK_UNIT == 0:
+        return
+    near = max(CHUNK_UNIT, round(asked / CHUNK_UNIT) * CHUNK_UNIT)
+    raise PlanError(
+        (
+            Refusal(
+                field="schedule.prefill_chunk",
+                message=f"a chunk of `{asked}` tokens is no multiple of {CHUNK_UNIT}",
+                hint=f"did you mean `{near}`?",
+                code="contradiction",
+            ),
+        )
+    )
+
+
+def _longest_prompt(profile: Profile, facts: ModelFacts) -> int:
+    context = profile.serving.context
+    return min(context, facts.max_positions) if isinstance(context, int) else facts.max_positions
+
+
+def _round_up(number: int, unit: int) -> int:
+    return -(-number // unit) * unit

@@ -1,0 +1,84 @@
+"""`choose_cache`: prefix cache, page size and the number format of keys and values (D4)."""
+
+from firmtoken.compiler.errors import PlanError, Refusal
+from firmtoken.compiler.facts import CacheChoice, ModelFacts
+from firmtoken.compiler.machine import describe_machine
+from firmtoken.compiler.tensor_bytes import ELEMENT_BYTES
+from firmtoken.schema.profile import Profile
+
+HYBRID_PAGE = 64
+"""Boundaries of pages, snapshots and GDN chunks coincide."""
+PLAIN_PAGE = 16
+
+
+def choose_cache(profile: Profile, facts: ModelFacts) -> CacheChoice:
+    """What is cached and how; raises `PlanError` for a KV dtype that the device has no kernel for."""
+    hybrid = facts.num_linear > 0
+    kind = describe_machine(profile.hardware).kind
+    cache_type, type_because = _choose_type(profile, hybrid=hybrid)
+    page_size, page_because = _choose_page_size(profile, hybrid=hybrid)
+    dtype, dtype_because = _choose_kv_dtype(profile, kind)
+    conv_bytes = ELEMENT_BYTES["fp32" if kind == "cpu" else "bf16"]
+    state_bytes = (
+        facts.conv_elements * conv_bytes + facts.recurrent_elements * ELEMENT_BYTES["fp32"]
+    )
+    return CacheChoice(
+        type=cache_type,
+        page_size=page_size,
+        kv_dtype=dtype,
+        kv_bytes_per_element=ELEMENT_BYTES[dtype],
+        state_bytes_per_sequence=facts.num_linear * state_bytes,
+        snapshots=cache_type == "hybrid_radix",
+        because=f"{type_because}; {page_because}; {dtype_because}",
+    )
+
+
+def _choose_type(profile: Profile, *, hybrid: bool) -> tuple[str, str]:
+    asked = profile.cache.type
+    if asked != "auto":
+        return asked, f"`cache.type` asks for {asked}"
+    if hybrid:
+        return "hybrid_radix", "hybrid_radix: linear layers hold states, so a hit needs a snapshot"
+    return "radix", "radix: every layer has KV, so any shared page is a hit"
+
+
+def _choose_page_size(profile: Profile, *, hybrid: bool) -> tuple[int, str]:
+    asked = profile.cache.page_size
+    if asked != "auto":
+        return asked, f"`cache.page_size` asks for {asked}"
+    if hybrid:
+        return HYBRID_PAGE, f"pages of {HYBRID_PAGE} end where GDN chunks end"
+    return PLAIN_PAGE, f"pages of {PLAIN_PAGE} waste little at a sequence's end"
+
+
+def _choose_kv_dtype(profile: Profile, kind: str) -> tuple[str, str]:
+    asked, declared = profile.cache.kv_dtype, profile.model.quantization.kv_cache
+    if kind == "cpu":
+        if asked not in ("auto", "fp32"):
+            raise PlanError((_not_on_cpu(asked),))
+        return "fp32", "the CPU device computes in fp32"
+    if asked == "fp32":
+        raise PlanError((_not_on_gpu(asked),))
+    if asked != "auto":
+        return asked, f"`cache.kv_dtype` asks for {asked}"
+    if declared is not None:
+        return declared, f"the checkpoint declares {declared} keys and values"
+    return "bf16", "the checkpoint declares no format for keys and values"
+
+
+def _not_on_cpu(asked: str) -> Refusal:
+    return Refusal(
+        field="cache.kv_dtype",
+        message=f"the CPU device keeps keys and values in fp32, not `{asked}`",
+        hint="remove `cache.kv_dtype`, or set it to `fp32`",
+        code="no_kernel",
+    )
+
+
+def _not_on_gpu(asked: str) -> Refusal:
+    return Refusal(
+        field="cache.kv_dtype",
+        message=f"no attention kernel for a GPU takes `{asked}` keys and values",
+        hint="use `bf16` or `fp8`",
+        code="no_kernel",
+    )

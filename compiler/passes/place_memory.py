@@ -1,0 +1,234 @@
+"""`place_memory`: every ledger line that holds values becomes a space, and every value gets its bytes in one."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+
+from firmtoken.compiler.facts import CacheChoice, Laid, ModelFacts, Split, TensorFacts
+from firmtoken.compiler.ledger import Ledger
+from firmtoken.compiler.passes.allocate_buffers import align_up
+from firmtoken.compiler.places import Buffer, Space, Weight
+from firmtoken.compiler.tensor_bytes import ELEMENT_BYTES
+
+DEVICE_SPACES = (
+    "weights",
+    "experts.cache",
+    "experts.staging",
+    "experts.overflow",
+    "kv_pages",
+    "states",
+    "activations",
+    "parked_hidden",
+    "inputs",
+    "tables",
+)
+"""Lines with values in them, in this order; the three kinds of expert slots are neighbours: one arena (D8)."""
+HOST_SPACES = ("bank", "snapshots")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacedMemory:
+    """Spaces, weights and buffers of a plan."""
+
+    spaces: tuple[Space, ...]
+    weights: tuple[Weight, ...]
+    buffers: tuple[Buffer, ...]
+
+
+def place_memory(
+    facts: ModelFacts, cache: CacheChoice, laid: Laid, split: Split, slot_bytes: int
+) -> PlacedMemory:
+    """Offsets of everything, from the finished split."""
+    buffers = (
+        *laid.buffers,
+        *_expert_buffers(facts, split, slot_bytes),
+        *_kv_buffers(facts, cache, split),
+        *(_state_buffers(facts, cache, split) if facts.num_linear else ()),
+    )
+    return PlacedMemory(
+        spaces=tuple(_spaces(split.device, split.host)),
+        weights=tuple(_weights(facts)),
+        buffers=buffers,
+    )
+
+
+def weight_bytes(tensor: TensorFacts) -> int:
+    """Bytes of one tensor with its alignment."""
+    return align_up(tensor.bytes)
+
+
+def _count(facts: ModelFacts, axis: str) -> int:
+    counts = {"": 1, "layer": facts.num_layers, "linear": facts.num_linear, "full": facts.num_full}
+    return counts[axis]
+
+
+def _spaces(device: Ledger, host: Ledger) -> Iterator[Space]:
+    lines = {line.name: line.bytes for line in device.lines}
+    offset = 0
+    for name in DEVICE_SPACES:
+        if lines.get(name):
+            yield Space(name=name, memory="device", offset=offset, bytes=lines[name], line=name)
+            offset += lines[name]
+    for line in host.lines:
+        if line.name in HOST_SPACES and line.bytes:
+            yield Space(name=line.name, memory="host", offset=0, bytes=line.bytes, line=line.name)
+
+
+def _weights(facts: ModelFacts) -> Iterator[Weight]:
+    offset = 0
+    for tensor in facts.tensors:
+        size = weight_bytes(tensor)
+        yield Weight(
+            name=tensor.name,
+            axis=tensor.axis,
+            space="weights",
+            offset=offset,
+            stride=size if tensor.axis else 0,
+            bytes=tensor.bytes,
+            dtype=tensor.dtype,
+            shape=tensor.shape,
+            sources=tensor.sources,
+            add=tensor.add,
+        )
+        offset += size * _count(facts, tensor.axis)
+
+
+def _expert_buffers(facts: ModelFacts, split: Split, slot_bytes: int) -> Iterator[Buffer]:
+    places = []
+    first = 0
+    for count in split.experts.slots_per_layer:
+        places.append((first * slot_bytes, count * slot_bytes))
+        first += count
+    yield _slots("cache", "experts.cache", ("layer",), tuple(places), "a layer's own range (D8)")
+    if split.placement == "resident":
+        return
+    half = split.experts.staging_slots // 2 * slot_bytes
+    yield _slots(
+        "staged",
+        "experts.staging",
+        ("layer",),
+        (),
+        "two halves: one layer computes while the next arrives",
+        size=half,
+        ring=2,
+    )
+    yield _slots(
+        "overflow",
+        "experts.overflow",
+        (),
+        (),
+        "where a decode step's miss goes when its layer is held",
+        size=split.experts.overflow_slots * slot_bytes,
+    )
+    yield Buffer(
+        name="bank",
+        kind="host",
+        space="bank",
+        index=("layer",),
+        offset=0,
+        bytes=facts.experts_per_layer * slot_bytes,
+        stride=(facts.experts_per_layer * slot_bytes,),
+        ring=(0,),
+        places=(),
+        view_of=(),
+        dtype="u8",
+        shape=(facts.experts_per_layer, slot_bytes),
+        because="every expert in the layout of its slot: a fetch is one copy",
+    )
+
+
+def _slots(
+    name: str,
+    space: str,
+    index: tuple[str, ...],
+    places: tuple[tuple[int, int], ...],
+    because: str,
+    *,
+    size: int = 0,
+    ring: int = 0,
+) -> Buffer:
+    return Buffer(
+        name=name,
+        kind="activation" if name == "staged" else "persistent",
+        space=space,
+        index=index,
+        offset=0,
+        bytes=size or places[0][1],
+        stride=(size,) * len(index),
+        ring=(ring,) * len(index),
+        places=places,
+        view_of=(),
+        dtype="slot",
+        shape=(),
+        because=because,
+    )
+
+
+def _kv_buffers(facts: ModelFacts, cache: CacheChoice, split: Split) -> Iterator[Buffer]:
+    shape = (2, split.pages, cache.page_size, facts.kv_heads, facts.head_dim)
+    size = prod(shape) * cache.kv_bytes_per_element
+    yield _persistent(
+        "kv", "kv_pages", ("full", "owner"), 0, size, cache.kv_dtype, shape, "pages of this layer"
+    )
+
+
+def _state_buffers(facts: ModelFacts, cache: CacheChoice, split: Split) -> Iterator[Buffer]:
+    """The recurrent state is always fp32; the convolution's columns are activations and keep their format."""
+    columns = next(value.dtype for value in facts.values if value.name == "hid")
+    offset = 0
+    for name, dtype, shape in (
+        ("conv_state", columns, facts.conv_shape),
+        ("recurrent_state", "fp32", facts.recurrent_shape),
+    ):
+        full = (split.state_slots, *shape)
+        size = prod(full) * ELEMENT_BYTES[dtype]
+        yield _persistent(
+            name, "states", ("linear", "owner"), offset, size, dtype, full, "live and shadow slots"
+        )
+        offset += size * facts.num_linear
+    if split.snapshot_slots:
+        row = cache.state_bytes_per_sequence // facts.num_linear
+        dtype = "fp32" if columns == "fp32" else "u8"
+        size = split.snapshot_slots * row
+        yield Buffer(
+            name="snaps",
+            kind="host",
+            space="snapshots",
+            index=("linear",),
+            offset=0,
+            bytes=size,
+            stride=(size,),
+            ring=(0,),
+            places=(),
+            view_of=(),
+            dtype=dtype,
+            shape=(split.snapshot_slots, row // ELEMENT_BYTES[dtype]),
+            because="private copies at page boundaries (D4)",
+        )
+
+
+def _persistent(
+    name: str,
+    space: str,
+    index: tuple[str, ...],
+    offset: int,
+    size: int,
+    dtype: str,
+    shape: tuple[int, ...],
+    because: str,
+) -> Buffer:
+    return Buffer(
+        name=name,
+        kind="persistent",
+        space=space,
+        index=index,
+        offset=offset,
+        bytes=size,
+        stride=(size, 0),
+        ring=(0, 0),
+        places=(),
+        view_of=(),
+        dtype=dtype,
+        shape=shape,
+        because=because,
+    )

@@ -1,0 +1,143 @@
+"""`set_thresholds`: from how many tokens on a prompt streams the bank, how often decode runs between, deadlines."""
+
+from firmtoken.compiler.facts import (
+    Batches,
+    CacheChoice,
+    Candidates,
+    Laid,
+    ModelFacts,
+    Split,
+)
+from firmtoken.compiler.hit_rates import hit_rate
+from firmtoken.compiler.machine import describe_machine
+from firmtoken.compiler.plan import Deadlines, OnDemand, Schedule
+from firmtoken.compiler.quantities import seconds
+from firmtoken.compiler.speed import (
+    Costs,
+    Residency,
+    bank_stream_s,
+    compute_s,
+    decode_step_s,
+    describe_costs,
+    on_demand_s,
+    prefill_s,
+)
+from firmtoken.schema.profile import Profile
+
+LONGEST_GAP_S = 0.5
+"""Between two tokens of a stream while another request's prompt is read (D7)."""
+DECODE_DEADLINE_S = 2.0
+LAYER_DEADLINE_S = 5.0
+DEADLINE_FACTOR = 20
+"""A step that takes so many times its prediction is stalled, not slow (D18)."""
+CPU_FACTOR = 10
+
+
+def set_thresholds(
+    profile: Profile,
+    facts: ModelFacts,
+    batches: Batches,
+    split: Split,
+    laid: Laid,
+    candidates: Candidates,
+    cache: CacheChoice,
+) -> Schedule:
+    """The numbers by which the engine schedules, all fixed here."""
+    costs = plan_costs(profile, facts, cache, laid, candidates)
+    residency = split_residency(facts, split)
+    step = decode_step_s(costs, residency, sequences=batches.max_num_seqs, depth=split.context)
+    unit = _unit_s(costs, residency, batches.moe_chunk, split.context)
+    every = max(1, int((LONGEST_GAP_S - step) / unit))
+    below = _on_demand_below(profile, costs, residency, batches)
+    order = "layer" if residency.offloaded else "chunk"
+    return Schedule(
+        max_num_seqs=batches.max_num_seqs,
+        mixer_tile=batches.mixer_tile,
+        moe_chunk=batches.moe_chunk,
+        prefill_span=split.prefill_span,
+        order=order,
+        on_demand_below=below,
+        decode_every_units=every,
+        graph_batch_sizes=batches.graph_batch_sizes,
+        deadlines=_deadlines(profile, costs, step, unit),
+        because=_because(residency, below, every, unit, batches),
+    )
+
+
+def plan_costs(
+    profile: Profile, facts: ModelFacts, cache: CacheChoice, laid: Laid, candidates: Candidates
+) -> Costs:
+    """Costs of the layout that was chosen."""
+    machine = describe_machine(profile.hardware)
+    captured = machine.kind == "cuda" and profile.graphs == "auto"
+    return describe_costs(machine, facts, cache, candidates, laid, captured=captured)
+
+
+def split_residency(facts: ModelFacts, split: Split) -> Residency:
+    """What speed depends on, of a finished split."""
+    return Residency(
+        offloaded=split.placement == "offload",
+        slots=sum(split.experts.slots_per_layer),
+        total=facts.total_experts,
+        span=split.prefill_span,
+    )
+
+
+def _unit_s(costs: Costs, residency: Residency, chunk: int, context: int) -> float:
+    # A unit is one layer of one chunk; the deepest chunk of the longest prompt is the slowest.
+    compute = compute_s(costs, chunk, max(0, context - chunk))
+    return max(compute, bank_stream_s(costs, residency)) / costs.layers
+
+
+def _on_demand_below(
+    profile: Profile, costs: Costs, residency: Residency, batches: Batches
+) -> OnDemand:
+    asked = profile.schedule.on_demand_below
+    if asked != "auto":
+        return OnDemand(cold=asked, warm=asked)
+    if residency.missing == 0:
+        return OnDemand(cold=0, warm=0)
+    most = batches.moe_chunk
+    return OnDemand(
+        cold=_crossing(costs, residency, residency.fraction, most),
+        warm=_crossing(costs, residency, hit_rate(residency.fraction), most),
+    )
+
+
+def _crossing(costs: Costs, residency: Residency, hits: float, most: int) -> int:
+    # The least prompt for which fetching on demand takes longer than streaming; on demand wins below it.
+    low, high = 1, most
+    while low < high:
+        middle = (low + high) // 2
+        if on_demand_s(costs, residency, middle, hits) > prefill_s(costs, residency, middle):
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+def _deadlines(profile: Profile, costs: Costs, step: float, unit: float) -> Deadlines:
+    asked = profile.schedule.step_deadline
+    if asked != "auto":
+        return Deadlines(decode_s=asked, prefill_layer_s=asked)
+    factor = CPU_FACTOR if costs.machine.kind == "cpu" else 1
+    return Deadlines(
+        decode_s=factor * max(DECODE_DEADLINE_S, DEADLINE_FACTOR * step),
+        prefill_layer_s=factor * max(LAYER_DEADLINE_S, DEADLINE_FACTOR * unit),
+    )
+
+
+def _because(
+    residency: Residency, below: OnDemand, every: int, unit: float, batches: Batches
+) -> str:
+    if not residency.offloaded:
+        order = "everything is resident, so prompts run chunk by chunk"
+    else:
+        order = (
+            f"layer by layer, so that {residency.missing:,} missing experts are streamed once a span; "
+            f"below {below.cold} new tokens ({below.warm} after a hit) fetching on demand is faster"
+        )
+    return (
+        f"{order}; a layer of {batches.moe_chunk:,} tokens takes up to {seconds(unit)}, "
+        f"so a decode step every {every} keeps gaps below {LONGEST_GAP_S} s"
+    )

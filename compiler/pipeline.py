@@ -1,0 +1,81 @@
+"""`compile_profile`: the recipe, in order. Each pass takes exactly what it needs and returns its own frozen part."""
+
+from collections.abc import Sequence
+
+from firmtoken.compiler.passes.advise import advise
+from firmtoken.compiler.passes.estimate import estimate
+from firmtoken.compiler.passes.set_thresholds import set_thresholds
+from firmtoken.compiler.passes.split_memory import split_memory
+
+from firmtoken.compiler.cards import KernelCard
+from firmtoken.compiler.expert_slots import slot_bytes, slot_parts
+from firmtoken.compiler.facts import Candidates
+from firmtoken.compiler.passes.allocate_buffers import allocate_buffers
+from firmtoken.compiler.passes.assemble import Parts, assemble
+from firmtoken.compiler.passes.bound_batches import bound_batches
+from firmtoken.compiler.passes.choose_cache import choose_cache
+from firmtoken.compiler.passes.choose_kernels import choose_kernels
+from firmtoken.compiler.passes.choose_slot_format import choose_slot_format
+from firmtoken.compiler.passes.describe_model import describe_model
+from firmtoken.compiler.passes.lower import lower
+from firmtoken.compiler.passes.name_kernels import formats_of, name_kernels, used_kernels
+from firmtoken.compiler.passes.place_memory import place_memory
+from firmtoken.compiler.passes.place_streams import place_streams
+from firmtoken.compiler.plan import Plan
+from firmtoken.compiler.verify import verify
+from firmtoken.schema.profile import Profile
+
+PLACEMENTS = ("resident", "offload")
+
+
+def compile_profile(profile: Profile, cards: Sequence[KernelCard]) -> Plan:
+    """The plan for this profile; raises `PlanError` with every reason why there is none."""
+    family, facts = describe_model(profile)
+    batches = bound_batches(profile, facts)
+    cache = choose_cache(profile, facts)
+    placed = {
+        placement: place_streams(
+            lower(family, facts, batches, placement=placement, snapshots=cache.snapshots),
+            layout=profile.streams.layout,
+        )
+        for placement in PLACEMENTS
+    }
+    slot_format = choose_slot_format(profile, cards)
+    formats = formats_of(facts, cache, slot_format)
+    used = used_kernels(tuple(programs for programs, _ in placed.values()), formats)
+    kernels = choose_kernels(profile, facts, cache, used, cards)
+    laid = {}
+    for placement, (programs, streams) in placed.items():
+        named = name_kernels(programs, formats, kernels)
+        laid[placement] = allocate_buffers(facts, batches, named, streams, placement=placement)
+    parts = slot_parts(slot_format, facts.hidden_size, facts.expert_width)
+    candidates = Candidates(
+        laid=laid,
+        slot_bytes=slot_bytes(parts),
+        bank_row_bytes=slot_bytes(parts),
+        workspace_bytes=sum(row.workspace_bytes for row in kernels),
+    )
+    split = split_memory(profile, facts, batches, cache, candidates)
+    chosen = laid[split.placement]
+    plan = assemble(
+        Parts(
+            profile=profile,
+            facts=facts,
+            cache=cache,
+            slot_format=slot_format,
+            slot_parts=parts,
+            kernels=kernels,
+            laid=chosen,
+            split=split,
+            memory=place_memory(facts, cache, chosen, split, candidates.slot_bytes),
+            schedule=set_thresholds(profile, facts, batches, split, chosen, candidates),
+            estimates=estimate(profile, facts, batches, split, chosen, candidates),
+            advice=advise(
+                profile,
+                lambda changed: split_memory(changed, facts, batches, cache, candidates),
+            ),
+            cards=tuple(cards),
+        )
+    )
+    verify(plan)
+    return plan

@@ -1,0 +1,33 @@
+"""How plans write numbers to people: sizes, tokens, shares, rates."""
+
+UNITS = (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
+
+
+def size(num_bytes: int) -> str:
+    """`1.23 GiB`: two decimals in the largest unit that gives at least 1."""
+    for unit, factor in UNITS:
+        if abs(num_bytes) >= factor:
+            return f"{num_bytes / factor:,.2f} {unit}"
+    return f"{num_bytes:,} B"
+
+
+def percent(share: float) -> str:
+    """`40 %`; one decimal close to either end, so that 99.6 does not read as all."""
+    shown = 100 * share
+    near_end = 0 < shown < 1 or 99 < shown < 100
+    return f"{shown:.1f} %" if near_end else f"{shown:.0f} %"
+
+
+def rate(per_second: float) -> str:
+    """`58`, `9.3`: two digits at least."""
+    return f"{per_second:,.0f}" if per_second >= 10 else f"{per_second:.1f}"
+
+
+def seconds(value: float) -> str:
+    """`3.1 s`, `150 ms`."""
+    return f"{value:.1f} s" if value >= 1 else f"{1000 * value:.3g} ms"
+
+
+def shorthand(tokens: int) -> str:
+    """The shortest exact way a profile writes tokens: 65,536 -> `64k`."""
+    return f"{tokens // 1024}k" if tokens and tokens % 1024 == 0 else str(tokens)

@@ -1,0 +1,165 @@
+"""Programs as launches for the checker: each alone, and the compositions of D5 (decode at every yield of a prefill)."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from firmtoken.compiler.choices import KernelChoice
+from firmtoken.compiler.happens_before import LEGACY_STREAM, Launch
+from firmtoken.compiler.plan import Programs
+from firmtoken.compiler.program import BoundStep, BoundYield, Flat, Program, Value
+from firmtoken.compiler.unroll import bind_all, unroll
+
+PHASE = {"decode": "decode", "prefill": "prefill", "extend": "prefill", "park": "prefill"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cards:
+    """What the checker must know of the chosen kernels."""
+
+    rows: Mapping[tuple[str, str, str], KernelChoice]
+    """(op, phase, kernel) -> row."""
+
+    def row(self, step: BoundStep, program: str) -> KernelChoice | None:
+        """The row that a step names; `None` for a kernel that no row lists."""
+        return self.rows.get((step.step.op, PHASE[program], step.step.kernel))
+
+
+def cards_of(kernels: Sequence[KernelChoice]) -> Cards:
+    """Rows by what a step names."""
+    return Cards(rows={(row.op, row.phase, row.kernel): row for row in kernels})
+
+
+def launch_of(step: BoundStep, program: str, cards: Cards) -> Launch:
+    """A bound step as the checker sees it."""
+    row = cards.row(step, program)
+    place = ",".join(f"{name}={value}" for name, value in step.at.items())
+    pairs = row.in_place if row else ()
+    return Launch(
+        label=f"{program}.{step.step.op}({place})",
+        stream=LEGACY_STREAM if row and row.ignores_stream else step.step.stream,
+        reads=step.reads,
+        writes=step.writes,
+        waits=step.waits,
+        records=step.records,
+        in_place=frozenset(
+            (step.operands[source], step.operands[target])
+            for source, target in pairs
+            if source in step.operands and target in step.operands
+        ),
+    )
+
+
+def inline(
+    name: str, program: Program, flat: Flat, cards: Cards, at_yield: "Composed | None" = None
+) -> Iterator[Launch]:
+    """The launches of one run; at each yield the composed decode step, without what is held."""
+    entry = bind_all(program.entry_waits, {})
+    held: set[Value] = set()
+    for item in flat:
+        if isinstance(item, BoundYield):
+            if at_yield is not None:
+                yield at_yield.step(frozenset(held), every_owner=False)
+            continue
+        launch = launch_of(item, name, cards)
+        if entry and launch.stream != "link":
+            launch, entry = replace(launch, waits=(*entry, *launch.waits)), ()
+        yield launch
+        held |= set(item.holds)
+        held -= set(item.drops)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Composed:
+    """A captured program as one launch on `main`: an inner stream is not the outer stream of the same name."""
+
+    label: str
+    reads: tuple[Value, ...]
+    writes: tuple[Value, ...]
+    waits: tuple[Value, ...]
+    respects_holds: bool
+
+    def step(self, held: frozenset[Value], *, every_owner: bool) -> Launch:
+        """One run: what is held stays unwritten; outside a prefill it owns all sequences."""
+        writes = self.writes
+        if self.respects_holds:
+            writes = tuple(value for value in writes if value not in held)
+        reads = self.reads
+        if every_owner:
+            reads, writes = _both_owners(reads), _both_owners(writes)
+        return Launch(
+            label=self.label,
+            stream="main",
+            reads=reads,
+            writes=writes,
+            waits=self.waits,
+            composed=True,
+        )
+
+
+def compose(name: str, program: Program, flat: Flat, cards: Cards) -> Composed:
+    """Union of reads from outside and of all writes."""
+    reads: dict[Value, None] = {}
+    writes: dict[Value, None] = {}
+    respects = True
+    for item in flat:
+        if isinstance(item, BoundYield):
+            continue
+        row = cards.row(item, name)
+        if item.step.op == "admit" and not (row and row.respects_holds):
+            respects = False
+        for value in item.reads:
+            if value not in writes:
+                reads[value] = None
+        writes |= dict.fromkeys(item.writes)
+    return Composed(
+        label=name,
+        reads=tuple(reads),
+        writes=tuple(writes),
+        waits=bind_all(program.entry_waits, {}),
+        respects_holds=respects,
+    )
+
+
+def _both_owners(values: tuple[Value, ...]) -> tuple[Value, ...]:
+    both: dict[Value, None] = {}
+    for value in values:
+        both[value] = None
+        if len(value.index) == 2:
+            layer, owner = value.index
+            both[Value(value.name, (layer, 1 - owner))] = None
+    return tuple(both)
+
+
+def session(
+    programs: Programs, kinds: Sequence[str], cards: Cards, *, chunks: int, tiles: int
+) -> tuple[Launch, ...]:
+    """D D P park P D D extend park D, with a decode step at every yield of each P."""
+    decode = compose("decode", programs.decode, unroll(programs.decode, kinds), cards)
+    prefill = unroll(programs.prefill, kinds, chunks=chunks, tiles=(tiles,) * chunks)
+    extend = unroll(programs.extend, kinds)
+    launches: list[Launch] = []
+
+    def run_decode() -> None:
+        launches.append(decode.step(frozenset(), every_owner=True))
+
+    def run_park() -> None:
+        if programs.park is not None:
+            flat = unroll(programs.park, kinds)
+            launches.extend(inline("park", programs.park, flat, cards))
+
+    def run_prefill() -> None:
+        launches.extend(inline("prefill", programs.prefill, prefill, cards, decode))
+
+    run_decode()
+    run_decode()
+    run_prefill()
+    run_park()
+    run_prefill()
+    run_decode()
+    run_decode()
+    launches.extend(inline("extend", programs.extend, extend, cards))
+    run_park()
+    launches.extend(inline("extend", programs.extend, extend, cards))
+    run_park()
+    run_decode()
+    return tuple(launches)

@@ -1,0 +1,71 @@
+"""Warnings of a split: for what the user did not ask for (D16)."""
+
+from collections.abc import Iterator
+
+from firmtoken.compiler.fits import Fit, Fits
+from firmtoken.compiler.frontier import Pick, fit_speed
+from firmtoken.compiler.ledger_lines import page_bytes
+from firmtoken.compiler.plan import PlanWarning
+from firmtoken.compiler.quantities import rate, size
+
+SMALL_CONTEXT = 32 * 1024
+STRANDED_SHARE = 0.05
+"""Of the device."""
+
+
+def split_warnings(fits: Fits, chosen: Fit, pick: Pick | None) -> tuple[PlanWarning, ...]:
+    """All warnings, in the order of what they cost."""
+    return (*_small_context(fits, chosen, pick), *_stranded(fits, chosen))
+
+
+def _small_context(fits: Fits, chosen: Fit, pick: Pick | None) -> Iterator[PlanWarning]:
+    if pick is not None and pick.floor < pick.wanted_floor:
+        yield PlanWarning(
+            code="floor_lowered",
+            message=f"`auto` wants at least {pick.wanted_floor:,} tokens of context, "
+            f"only {pick.floor:,} fit",
+            hint="fewer `serving.requests`, FP8 keys and values, or a smaller `reserve` give more",
+        )
+    own = min(SMALL_CONTEXT, fits.facts.max_positions)
+    if not isinstance(fits.profile.serving.context, int) and chosen.context < own:
+        yield PlanWarning(
+            code="small_context",
+            message=f"the effective context is {chosen.context:,} tokens, below {own:,}",
+            hint="set `serving.context` to a number if this is meant",
+        )
+
+
+def _stranded(fits: Fits, chosen: Fit) -> Iterator[PlanWarning]:
+    limit = STRANDED_SHARE * fits.machine.capacity
+    idle = chosen.pool - fits.useful_pool(chosen.context)
+    bytes_per_token = page_bytes(fits.facts, fits.cache) // fits.cache.page_size
+    if fits.profile.serving.pool != "auto" and idle * bytes_per_token > limit:
+        yield PlanWarning(
+            code="stranded_memory",
+            message=f"{size(idle * bytes_per_token)} of the pool, {idle:,} tokens, cannot be used by "
+            f"{fits.requests} requests of {chosen.context:,}",
+            hint=f"set `serving.pool` to at most {fits.useful_pool(chosen.context)}, or to `auto`",
+        )
+    if fits.profile.experts.slots != "auto" and chosen.device.free > limit:
+        yield _idle_slots(fits, chosen)
+
+
+def _idle_slots(fits: Fits, chosen: Fit) -> PlanWarning:
+    experts = fits.profile.experts.model_copy(update={"slots": "auto"})
+    free = Fits(
+        fits.profile.model_copy(update={"experts": experts}),
+        fits.facts,
+        fits.batches,
+        fits.cache,
+        fits.candidates,
+        fits.machine,
+    )
+    better = free.best(chosen.context)
+    assert isinstance(better, Fit), "more slots than these fit"
+    lost = fit_speed(free, better).decode_tokens_per_s - fit_speed(fits, chosen).decode_tokens_per_s
+    return PlanWarning(
+        code="stranded_memory",
+        message=f"`experts.slots` leaves {size(chosen.device.free)} of the device to nobody: "
+        f"{better.slots - chosen.slots:,} more experts fit, worth {rate(lost)} tokens/s",
+        hint=f"set `experts.slots` to `auto` ({better.slots:,})",
+    )

@@ -1,0 +1,141 @@
+"""`verify`: what must hold of any plan, proved on the plan itself (DESIGN.md 1, a-d); a plan that fails is not run."""
+
+from collections.abc import Callable, Iterator
+
+from firmtoken.compiler.admission import need
+from firmtoken.compiler.errors import PlanRefused
+from firmtoken.compiler.happens_before import Launch, before, stamp
+from firmtoken.compiler.ledger import Ledger
+from firmtoken.compiler.placement import NoPlace, Placement, placement
+from firmtoken.compiler.plan import Plan
+from firmtoken.compiler.program import BoundStep, Flat, Program
+from firmtoken.compiler.race import Layout, check_races
+from firmtoken.compiler.sessions import Cards, cards_of, inline, session
+from firmtoken.compiler.unroll import BadReference, unroll
+from firmtoken.compiler.verify_places import check_places, check_steps
+
+Check = Callable[[Plan], Iterator[str]]
+
+
+def verify(plan: Plan) -> None:
+    """Raises `PlanRefused` with every fault found."""
+    faults: list[str] = []
+    for check in (check_ledgers, check_places, check_admission, check_steps):
+        faults += check(plan)
+    if not faults:
+        try:
+            faults += check_programs(plan)
+        except (NoPlace, BadReference) as error:
+            faults.append(str(error))
+    if faults:
+        raise PlanRefused(tuple(dict.fromkeys(faults)))
+
+
+def check_ledgers(plan: Plan) -> Iterator[str]:
+    """(c) Both sides sum up, both fit, no line is a remainder."""
+    for side, ledger in (("device", plan.memory.device), ("host", plan.memory.host)):
+        yield from _check_ledger(side, ledger)
+    lines = {line.name: line for line in plan.memory.device.lines}
+    experts, cache = plan.experts, plan.kv_cache
+    expected = {
+        "experts.cache": experts.slots,
+        "experts.staging": experts.staging_slots,
+        "experts.overflow": experts.overflow_slots,
+        "kv_pages": cache.pages,
+        "states": cache.state_slots,
+    }
+    for name, count in expected.items():
+        found = lines[name].count if name in lines else 0
+        if found != count:
+            yield f"line `{name}` counts {found}, the plan has {count}"
+
+
+def _check_ledger(side: str, ledger: Ledger) -> Iterator[str]:
+    total = sum(line.bytes for line in ledger.lines)
+    if total != ledger.total:
+        yield f"{side}: lines sum to {total:,} bytes, total says {ledger.total:,}"
+    if ledger.total + ledger.free != ledger.budget:
+        yield f"{side}: total and free are not the budget of {ledger.budget:,} bytes"
+    if ledger.free < 0 or ledger.budget > ledger.capacity:
+        yield f"{side}: {ledger.total:,} bytes do not fit {ledger.budget:,}"
+    for line in ledger.lines:
+        raw = line.unit_bytes * line.count
+        if line.bytes != -(-raw // line.align) * line.align:
+            yield f"{side}: line `{line.name}` is {line.bytes:,} bytes, {line.count} x {line.unit_bytes:,} are due"
+
+
+def check_admission(plan: Plan) -> Iterator[str]:
+    """(d) Every length that the plan advertises can be scheduled alone, and nothing it refuses could be."""
+    context, cache = plan.context.effective, plan.kv_cache
+    requests = plan.schedule.max_num_seqs
+    usable = cache.pages - 1
+    if context > cache.tokens:
+        yield f"a request may hold {context} tokens, the pool {cache.tokens}"
+    if need(context, 0, cache.page_size) > usable:
+        yield f"a request of {context} tokens needs more than the {usable} usable pages"
+    if need(cache.tokens, 0, cache.page_size) + requests - 1 > usable:
+        yield f"{requests} requests of together {cache.tokens} tokens need a sentinel and their rounding"
+    if plan.admission.max_prompt_tokens != context - 1:
+        yield f"the door refuses above {plan.admission.max_prompt_tokens}, the context is {context}"
+    has_states = "linear" in plan.model.layer_kinds
+    if has_states and cache.state_slots < requests + 1:
+        yield f"{cache.state_slots} state slots for {requests} requests and the padding slot"
+
+
+def check_programs(plan: Plan) -> Iterator[str]:
+    """(a) No race and no overlap, in each program and in the compositions of D5."""
+    places = placement(plan.buffers, plan.model.layer_kinds)
+    layout = Layout(place=places.place, persistent=places.persistent, view_of=places.view_of)
+    cards, kinds = cards_of(plan.kernels), plan.model.layer_kinds
+    programs = plan.programs
+    chunks = min(2, programs.prefill.bounds["chunks"])
+    tiles = min(2, programs.prefill.bounds["tiles"])
+    decode = unroll(programs.decode, kinds)
+    prefill = unroll(programs.prefill, kinds, chunks=chunks, tiles=(tiles,) * chunks)
+    extend = unroll(programs.extend, kinds)
+    runs: list[tuple[str, Program, Flat]] = [
+        ("decode", programs.decode, decode),
+        ("prefill", programs.prefill, prefill),
+        ("extend", programs.extend, extend),
+    ]
+    for name, program, flat in runs:
+        launches = tuple(inline(name, program, flat, cards))
+        yield from check_races(launches, layout)
+        if program.captured:
+            yield from check_closed(name, launches)
+    period = kinds.index("full") + 1 if "full" in kinds else 1
+    short = kinds[: 2 * period + 3]
+    chunks = min(3, programs.prefill.bounds["chunks"])
+    yield from check_races(session(programs, short, cards, chunks=chunks, tiles=1), layout)
+    yield from _check_streams(plan, cards)
+
+
+def check_closed(name: str, launches: tuple[Launch, ...]) -> Iterator[str]:
+    """A captured program forks from `main` and joins it again."""
+    stamps = stamp(launches)
+    last = stamps[max(i for i, launch in enumerate(launches) if launch.stream == "main")]
+    first = stamps[next(i for i, launch in enumerate(launches) if launch.stream == "main")]
+    for launch, when in zip(launches, stamps, strict=True):
+        if launch.stream == "main":
+            continue
+        if not before(when, last):
+            yield f"{name}: {launch.label} on `{launch.stream}` is not joined before the end"
+        if not before(first, when):
+            yield f"{name}: {launch.label} on `{launch.stream}` does not follow the fork"
+
+
+def _check_streams(plan: Plan, cards: Cards) -> Iterator[str]:
+    side = len(plan.streams.names) > 1
+    for row in cards.rows.values():
+        if row.ignores_stream and (side or plan.programs.decode.captured):
+            yield f"kernel `{row.kernel}` ignores its stream: refused in captured programs and beside a side stream"
+
+
+def bound_steps(flat: Flat) -> tuple[BoundStep, ...]:
+    """The launches of a flat list, without its yields."""
+    return tuple(item for item in flat if isinstance(item, BoundStep))
+
+
+def places_of(plan: Plan) -> Placement:
+    """The plan's placement, for the runtime and for tests."""
+    return placement(plan.buffers, plan.model.layer_kinds)

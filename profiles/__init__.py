@@ -1,0 +1,1 @@
+"""Shipped profiles: facts as YAML, and the embedded model."""

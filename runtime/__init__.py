@@ -1,0 +1,1 @@
+"""Executes the plan; decides nothing."""

@@ -1,0 +1,1 @@
+"""How one model family spells turns, thoughts and tool calls; knows no HTTP."""

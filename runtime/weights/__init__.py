@@ -1,0 +1,1 @@
+"""Checkpoint files to the plan's places; trusts only headers."""

@@ -1,0 +1,147 @@
+"""Which file an argument or a reference means, and whether it may be read."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import firmtoken.profiles
+from firmtoken.schema.diagnostic import SET, Fault, did_you_mean, listing, literal
+from firmtoken.schema.source import MAX_BYTES
+
+SHIPPED = "ft:"
+SUFFIX = ".yaml"
+SHELVES = (".", "hardware", "models")
+"""Folders of the shipped files that may be named."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class File:
+    """A YAML file that may be read."""
+
+    path: Path
+    """Links resolved."""
+    shown: str
+    """As people are told of it: as they wrote it, or `ft:NAME`."""
+    folder: Path
+    """What the files it refers to may not leave (the shipped ones are always allowed)."""
+
+
+def shipped_folder() -> Path:
+    return Path(firmtoken.profiles.__path__[0]).resolve()
+
+
+def shipped_names() -> tuple[str, ...]:
+    """Names of all shipped files, without `ft:` and without suffix."""
+    folder = shipped_folder()
+    found = (path for place in SHELVES for path in (folder / place).glob(f"*{SUFFIX}"))
+    return tuple(path.relative_to(folder).as_posix().removesuffix(SUFFIX) for path in sorted(found))
+
+
+def argument_file(argument: str) -> File | Fault:
+    """A path if it has a separator or a suffix, else the name of a shipped profile."""
+    if argument.startswith(SHIPPED):
+        return shipped_file(argument)
+    if os.sep in argument or Path(argument).suffix:
+        return outer_file(Path(argument), argument)
+    found = shipped_file(SHIPPED + argument)
+    if isinstance(found, Fault) and Path(f"{argument}{SUFFIX}").is_file():
+        return Fault(
+            code=found.code, message=found.message, hint=f"did you mean `./{argument}{SUFFIX}`?"
+        )
+    return found
+
+
+def outer_file(path: Path, shown: str) -> File | Fault:
+    """A file that the command line names: it may lie anywhere, and its folder bounds the rest."""
+    found = regular_file(path, shown)
+    return found if isinstance(found, Fault) else File(path=found, shown=shown, folder=found.parent)
+
+
+def shipped_file(reference: str) -> File | Fault:
+    folder = shipped_folder()
+    name = reference.removeprefix(SHIPPED).removesuffix(SUFFIX)
+    if name in shipped_names():
+        path = (folder / f"{name}{SUFFIX}").resolve()
+        return File(path=path, shown=f"{SHIPPED}{name}", folder=folder)
+    return Fault(
+        code="no_file",
+        message=f"there is no shipped file `{SHIPPED}{literal(name)}`",
+        hint=near_shipped(name),
+    )
+
+
+def near_shipped(name: str) -> str:
+    names = shipped_names()
+    near = did_you_mean(name, names) or did_you_mean(name, [each.split("/")[-1] for each in names])
+    if near is None:
+        return f"shipped are {listing(SHIPPED + each for each in names)}"
+    word = near.split("`")[1]
+    return f"did you mean `{SHIPPED}{next(each for each in names if each.endswith(word))}`?"
+
+
+def referenced_file(reference: str, base: File) -> File | Fault:
+    """The file that `reference`, written in `base`, means."""
+    if reference.startswith(SHIPPED):
+        return shipped_file(reference)
+    if base.shown == SET:
+        return outer_file(base.path.parent / reference, reference)
+    shown = beside(reference, base)
+    path = regular_file(base.path.parent / reference, shown)
+    if isinstance(path, Fault):
+        return path
+    if not path.is_relative_to(base.folder) and not path.is_relative_to(shipped_folder()):
+        return Fault(
+            code="outside",
+            message=f"`{literal(reference)}` lies outside `{literal(base.folder)}`",
+            hint="a profile refers to files of its own folder and to shipped ones (`ft:...`)",
+        )
+    return File(path=path, shown=shown, folder=base.folder)
+
+
+def beside(reference: str, base: File) -> str:
+    """How a file is shown that is named relative to `base`."""
+    if not base.shown.startswith(SHIPPED):
+        return os.path.normpath(Path(base.shown).parent / reference)
+    name = os.path.normpath(Path(base.shown.removeprefix(SHIPPED)).parent / reference)
+    return SHIPPED + name.removesuffix(SUFFIX)
+
+
+def regular_file(path: Path, shown: str) -> Path | Fault:
+    try:
+        resolved = path.resolve(strict=True)
+    except (OSError, ValueError, RuntimeError):  # missing, a NUL in the name, a loop of links
+        return Fault(
+            code="no_file",
+            message=f"there is no file `{literal(shown)}`",
+            hint=near_file(path),
+        )
+    if not resolved.is_file():
+        return Fault(code="no_file", message=f"`{literal(shown)}` is not a regular file")
+    return resolved
+
+
+def near_file(path: Path) -> str | None:
+    """A file of that folder with nearly that name, or a shipped one."""
+    stem = path.name.removesuffix(SUFFIX)
+    try:
+        beside_it = sorted(each.stem for each in path.parent.iterdir() if each.suffix == SUFFIX)
+    except (OSError, ValueError):
+        beside_it = []
+    if stem not in beside_it:
+        shipped = [name for name in shipped_names() if name.split("/")[-1] == stem]
+        if shipped:
+            return f"did you mean `{SHIPPED}{shipped[0]}`?"
+    near = did_you_mean(stem, beside_it)
+    return near.replace("`?", f"{SUFFIX}`?") if near else None
+
+
+def read_bytes(file: File) -> bytes | Fault:
+    """The content; one byte more than is allowed, if there is more."""
+    try:
+        with file.path.open("rb") as stream:
+            return stream.read(MAX_BYTES + 1)
+    except OSError as error:
+        return Fault(
+            code="unreadable",
+            message=f"`{literal(file.shown)}` cannot be read: {error.strerror or 'unknown reason'}",
+        )

@@ -1,0 +1,60 @@
+"""`--set field=value`."""
+
+import pytest
+
+from firmtoken.schema.diagnostic import Diagnostic
+from firmtoken.schema.overrides import read_override
+from firmtoken.schema.tree import MapNode, plain
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("serving.context=128k", {"serving": {"context": "128k"}}),
+        ("serving.requests=8", {"serving": {"requests": 8}}),
+        ("graphs=off", {"graphs": "off"}),
+        (" serving.pool = auto ", {"serving": {"pool": "auto"}}),
+        ("server.api_keys=null", {"server": {"api_keys": None}}),
+        ("server.api_keys=", {"server": {"api_keys": None}}),
+        ("cache={type: none, page_size: 16}", {"cache": {"type": "none", "page_size": 16}}),
+        ("name=a=b", {"name": "a=b"}),
+        ("name='64k'", {"name": "64k"}),
+        ("kernels.gdn=torch", {"kernels": {"gdn": "torch"}}),
+        ("kernels.gdn.decode=torch", {"kernels": {"gdn.decode": "torch"}}),
+        ("kernels.gdn.avoid=[a, b]", {"kernels": {"gdn": {"avoid": ["a", "b"]}}}),
+        ("kernels.gdn.decode.avoid=[a]", {"kernels": {"gdn.decode": {"avoid": ["a"]}}}),
+        ("kernels={gdn.decode: torch}", {"kernels": {"gdn.decode": "torch"}}),
+    ],
+)
+def test_an_override_is_a_tree_with_one_value(text: str, value: object) -> None:
+    node = read_override(text, 1)
+    assert isinstance(node, MapNode)
+    assert plain(node) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "page"),
+    [
+        (
+            "serving.context",
+            "--set: expected `field=value`, found `serving.context`\n"
+            "  hint: for example `--set serving.context=64k`",
+        ),
+        (
+            "=3",
+            "--set: expected `field=value`, found `=3`\n"
+            "  hint: for example `--set serving.context=64k`",
+        ),
+        (
+            "a..b=3",
+            "--set: expected `field=value`, found `a..b=3`\n"
+            "  hint: for example `--set serving.context=64k`",
+        ),
+        ("cache={type: none", "--set: `cache`: expected ',' or '}', but got 'stream end'"),
+        ("name=!x y", "--set: `name`: tags such as `!x` are not read"),
+    ],
+)
+def test_a_wrong_override_is_refused(text: str, page: str) -> None:
+    found = read_override(text, 1)
+    assert isinstance(found, Diagnostic)
+    assert str(found) == page

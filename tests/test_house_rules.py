@@ -1,0 +1,127 @@
+"""The law of the house: imports point one way, files stay small, two rooms never see torch."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+ROOMS = ("schema", "compiler", "runtime")
+MAY_IMPORT = {
+    "schema": {"schema"},
+    "compiler": {"schema", "compiler"},
+    "runtime": {"schema", "compiler", "runtime"},
+}
+TORCH = {"torch", "triton", "transformers", "flashinfer", "safetensors", "numpy"}
+# Loaded in the parent process, which lives without torch (D11).
+TORCH_FREE = ("schema", "compiler", "runtime/server", "runtime/cli", "runtime/dialects")
+MAX_LINES = 400
+
+
+def sources(*rooms: str) -> Iterator[Path]:
+    for room in rooms:
+        for path in sorted((ROOT / room).rglob("*.py")):
+            if "training" not in path.parts:
+                yield path
+
+
+def imports(path: Path) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.lineno, node.module
+
+
+def test_imports_point_from_runtime_to_compiler_to_schema() -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line} imports {name}"
+        for room in ROOMS
+        for path in sources(room)
+        for line, name in imports(path)
+        if name.startswith("firmtoken.") and name.split(".")[1] in ROOMS
+        if name.split(".")[1] not in MAY_IMPORT[room]
+    ]
+    assert wrong == []
+
+
+def test_no_room_is_imported_by_its_bare_name() -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line} imports {name}"
+        for path in sources(*ROOMS, "tests")
+        for line, name in imports(path)
+        if name.split(".")[0] in ROOMS
+    ]
+    assert wrong == []
+
+
+def test_torch_is_not_written_in_the_rooms_of_the_parent() -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line} imports {name}"
+        for path in sources(*TORCH_FREE)
+        for line, name in imports(path)
+        if name.split(".")[0] in TORCH
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        "firmtoken.compiler.pipeline",
+        "firmtoken.runtime.kernels",
+        "firmtoken.runtime.cli.run",
+        "firmtoken.runtime.server.app",
+    ],
+)
+def test_a_fresh_interpreter_stays_without_torch(module: str) -> None:
+    code = f"import sys, {module}; print(sorted(set({sorted(TORCH)!r}) & sys.modules.keys()))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_files_stay_below_400_lines() -> None:
+    long = {
+        str(path.relative_to(ROOT)): lines
+        for path in sources(*ROOMS, "tests")
+        if (lines := len(path.read_text().splitlines())) > MAX_LINES
+    }
+    assert long == {}
+
+
+def test_rooms_have_no_import_cycles() -> None:
+    edges: dict[str, set[str]] = {}
+    for path in sources(*ROOMS):
+        name = "firmtoken." + ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        name = name.removesuffix(".__init__")
+        edges[name] = {target for _, target in imports(path) if target.startswith("firmtoken.")}
+    done: set[str] = set()
+
+    def visit(name: str, trail: tuple[str, ...]) -> None:
+        assert name not in trail, " -> ".join((*trail[trail.index(name) :], name))
+        if name in done or name not in edges:
+            return
+        for target in sorted(edges[name] - {name}):
+            visit(target, (*trail, name))
+        done.add(name)
+
+    for name in sorted(edges):
+        visit(name, ())
+
+
+def test_no_module_is_called_utils() -> None:
+    vague = {"utils", "helpers", "common", "misc", "base"}
+    assert [str(path) for path in sources(*ROOMS) if path.stem in vague] == []
+
+
+def test_tests_do_not_read_the_shared_folder() -> None:
+    wrong = [
+        str(path.relative_to(ROOT))
+        for path in (ROOT / "tests").rglob("*.py")
+        if path.name != "test_house_rules.py" and "../shared" in path.read_text()
+    ]
+    assert wrong == []
