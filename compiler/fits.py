@@ -113,6 +113,10 @@ class Fits:
         }
         self.placements = self._placements()
 
+    def of(self, profile: Profile) -> "Fits":
+        """The same machine and layouts for a profile that differs in what it asks of memory."""
+        return Fits(profile, self.facts, self.batches, self.cache, self.candidates, self.machine)
+
     def best(self, context: int) -> Fit | Shortage:
         """Resident where that fits and may be, else offloaded; raises nothing."""
         shortage: Shortage | None = None

@@ -5,7 +5,6 @@ from math import log
 
 from firmtoken.compiler.fits import Fit, Fits, Shortage
 from firmtoken.compiler.plan import FrontierRow
-from firmtoken.compiler.quantities import percent
 from firmtoken.compiler.speed import Speed, speed
 
 FIRST_ROW = 8 * 1024
@@ -106,11 +105,11 @@ def frontier(fits: Fits, chosen: Fit, most: int) -> tuple[FrontierRow, ...]:
     reasons = dict.fromkeys(_landmarks(most), "")
     reasons.setdefault(most, "")
     resident = last_resident(fits, most)
-    if resident is not None:
-        reasons[resident.context] = "the last context with every expert resident"
+    if resident is not None and resident.context < most:
+        reasons[resident.context] = "the last with every expert resident"
     largest = largest_fit(fits, most, fits.placements)
-    if isinstance(largest, Fit) and largest.context != most:
-        reasons[largest.context] = "the largest context that fits"
+    if isinstance(largest, Fit) and largest.context < most:
+        reasons[largest.context] = "the largest that fits"
     reasons.setdefault(chosen.context, "")
     rows = []
     for context in sorted(reasons):
@@ -148,5 +147,11 @@ def _row(fits: Fits, fit: Fit, reason: str, *, chosen: bool) -> FrontierRow:
         turn_s=predicted.turn_s,
         free_bytes=fit.device.free,
         chosen=chosen,
-        because=reason or f"{percent(fraction)} of the experts resident",
+        because=reason or _residency_words(fits, fit),
     )
+
+
+def _residency_words(fits: Fits, fit: Fit) -> str:
+    if fit.placement == "resident":
+        return "every expert resident"
+    return f"{min(fit.experts.slots_per_layer)} of {fits.facts.experts_per_layer} experts a layer"

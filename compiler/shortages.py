@@ -2,10 +2,9 @@
 
 from firmtoken.compiler.errors import Refusal
 from firmtoken.compiler.fits import Fit, Fits, Shortage
-from firmtoken.compiler.frontier import largest_fit
+from firmtoken.compiler.frontier import largest_fit, last_resident
 from firmtoken.compiler.ledger import Line
 from firmtoken.compiler.quantities import shorthand, size
-from firmtoken.schema.profile import Profile
 
 CODE = "does_not_fit"
 
@@ -13,25 +12,30 @@ CODE = "does_not_fit"
 def refuse(fits: Fits, shortage: Shortage, most: int) -> Refusal:
     """The one refusal for a shortage: what was asked explicitly is blamed first, then the machine."""
     if shortage.side == "host":
-        return _refuse_host(fits, shortage)
-    slots = _with(fits, fits.profile.model_copy(update={"experts": _free_slots(fits.profile)}))
+        return _refuse_host(fits, shortage, most)
     context = _asked_context(fits, most)
-    if fits.profile.experts.slots != "auto" and isinstance(slots.best(context), Fit):
-        return _refuse_slots(fits, shortage, slots, context)
+    freed = _with_experts(fits, slots="auto")
+    if fits.profile.experts.slots != "auto" and isinstance(freed.best(context), Fit):
+        return _refuse_slots(fits, shortage, freed, context)
+    freed = _with_serving(fits, pool="auto")
+    if fits.profile.serving.pool != "auto" and isinstance(freed.best(context), Fit):
+        return _refuse_pool(fits, shortage, freed)
     largest = largest_fit(fits, most, fits.placements)
     if fits.profile.experts.placement == "resident":
         return _refuse_resident(fits, shortage, largest, context)
     if isinstance(largest, Fit) and fits.profile.serving.context != "auto":
         return _refuse_context(fits, shortage, largest)
-    return _refuse_device(fits, shortage)
+    return _refuse_device(fits, largest if isinstance(largest, Shortage) else shortage)
 
 
-def _free_slots(profile: Profile) -> object:
-    return profile.experts.model_copy(update={"slots": "auto"})
+def _with_experts(fits: Fits, **values: str) -> Fits:
+    experts = fits.profile.experts.model_copy(update=values)
+    return fits.of(fits.profile.model_copy(update={"experts": experts}))
 
 
-def _with(fits: Fits, profile: Profile) -> Fits:
-    return Fits(profile, fits.facts, fits.batches, fits.cache, fits.candidates, fits.machine)
+def _with_serving(fits: Fits, **values: str) -> Fits:
+    serving = fits.profile.serving.model_copy(update=values)
+    return fits.of(fits.profile.model_copy(update={"serving": serving}))
 
 
 def _asked_context(fits: Fits, most: int) -> int:
@@ -39,17 +43,22 @@ def _asked_context(fits: Fits, most: int) -> int:
     return min(asked, most) if isinstance(asked, int) else min(most, fits.cache.page_size)
 
 
-def _refuse_host(fits: Fits, shortage: Shortage) -> Refusal:
+def _refuse_host(fits: Fits, shortage: Shortage, most: int) -> Refusal:
     bank = next((part for part in shortage.lines if part.name == "bank"), None)
     what = f"the bank of {bank.count:,} experts and the engine" if bank else "the engine"
     pinned = shortage.available != fits.machine.host_memory
-    field = "hardware.host.pinnable" if pinned else "hardware.host.memory"
     verb = "must be pinned" if pinned else "are needed"
+    resident = last_resident(fits, most)
+    remedy = (
+        f"set `serving.context` to at most {resident.context}, where every expert fits the device"
+        if resident is not None
+        else "or a device that holds every expert"
+    )
     return Refusal(
-        field=field,
+        field="hardware.host.pinnable" if pinned else "hardware.host.memory",
         message=f"{what} do not fit the host: {size(shortage.needed)} {verb}, "
         f"there are {size(shortage.available)}",
-        hint=f"a host with {size(shortage.needed)}, or a device that holds every expert",
+        hint=f"it takes a host with {size(shortage.needed)}, {remedy}",
         code=CODE,
     )
 
@@ -59,7 +68,7 @@ def _refuse_slots(fits: Fits, shortage: Shortage, free: Fits, context: int) -> R
     most = found.slots if isinstance(found, Fit) else 0
     return Refusal(
         field="experts.slots",
-        message=_needs(fits, shortage, f"`{fits.profile.experts.slots}` slots beside this context"),
+        message=_needs(shortage, f"`{fits.profile.experts.slots}` slots beside this context"),
         hint=f"set `experts.slots` to at most {most}, or to `auto`",
         code=CODE,
     )
@@ -68,8 +77,7 @@ def _refuse_slots(fits: Fits, shortage: Shortage, free: Fits, context: int) -> R
 def _refuse_resident(
     fits: Fits, shortage: Shortage, largest: Fit | Shortage, context: int
 ) -> Refusal:
-    experts = fits.profile.experts.model_copy(update={"placement": "offload"})
-    offload = _with(fits, fits.profile.model_copy(update={"experts": experts})).best(context)
+    offload = _with_experts(fits, placement="offload").best(context)
     remedies = []
     if isinstance(largest, Fit):
         remedies.append(f"set `serving.context` to at most {largest.context}")
@@ -79,24 +87,33 @@ def _refuse_resident(
         )
     return Refusal(
         field="experts.placement",
-        message=_needs(fits, shortage, f"all {fits.facts.total_experts:,} experts"),
+        message=_needs(shortage, f"all {fits.facts.total_experts:,} experts"),
         hint=", or ".join(remedies) or "a device with more memory",
+        code=CODE,
+    )
+
+
+def _refuse_pool(fits: Fits, shortage: Shortage, freed: Fits) -> Refusal:
+    asked = fits.profile.serving.pool
+    assert asked != "auto", "only a number can be too large"
+    largest = largest_fit(freed, asked, freed.placements)
+    most = largest.pool if isinstance(largest, Fit) else 0
+    return Refusal(
+        field="serving.pool",
+        message=_needs(shortage, f"a pool of `{asked}` tokens"),
+        hint=f"set `serving.pool` to at most {most}, or to `auto`",
         code=CODE,
     )
 
 
 def _refuse_context(fits: Fits, shortage: Shortage, largest: Fit) -> Refusal:
     asked = fits.profile.serving.context
-    field = "serving.context"
-    pool = fits.profile.serving.pool
-    if pool != "auto" and pool > largest.pool:
-        field, asked = "serving.pool", pool
     shown = shorthand(largest.context)
     note = f" (`{shown}`)" if shown != str(largest.context) else ""
     return Refusal(
-        field=field,
-        message=_needs(fits, shortage, f"a context of `{asked}` tokens"),
-        hint=f"set `{field}` to at most {largest.context}{note}",
+        field="serving.context",
+        message=_needs(shortage, f"a context of `{asked}` tokens"),
+        hint=f"set `serving.context` to at most {largest.context}{note}",
         code=CODE,
     )
 
@@ -105,17 +122,18 @@ def _refuse_device(fits: Fits, shortage: Shortage) -> Refusal:
     biggest = sorted(shortage.lines, key=lambda part: -part.bytes)[:3]
     return Refusal(
         field=fits.machine.memory_field,
-        message=_needs(fits, shortage, "even the smallest plan"),
-        hint=f"the largest parts are {_listed(biggest)}",
+        message=_needs(shortage, "even the smallest plan"),
+        hint=f"it takes a device of {size(shortage.needed + fits.machine.reserve)}; "
+        f"the largest parts are {_listed(biggest)}",
         code=CODE,
     )
 
 
-def _needs(fits: Fits, shortage: Shortage, what: str) -> str:
+def _needs(shortage: Shortage, what: str) -> str:
     lack = shortage.needed - shortage.available
     return (
-        f"{what} does not fit: {size(shortage.needed)} are needed, {size(shortage.available)} are "
-        f"available, {size(lack)} are missing"
+        f"there is no room for {what}: {size(shortage.needed)} are needed, "
+        f"{size(shortage.available)} are available, {size(lack)} are missing"
     )
 
 

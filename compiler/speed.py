@@ -14,6 +14,8 @@ PREFILL_EFFICIENCY = 0.45
 """Share of dense peak: 74 of 165 TFLOP/s on a 4090, 450 of 989 on an H200 (performance.md 2.3)."""
 LAYER_S = 20e-6
 """Fixed time of a layer, captured or in a prefill (performance.md 2.2)."""
+KERNEL_S = 6e-6
+"""Least time of one kernel in a graph: 370 launches took 2.2 ms where bytes did not count (performance.md 2.2)."""
 ADMISSION_S = 12e-6
 """Of a layer's expert table when experts are offloaded (prototype.md 2.2)."""
 ON_DEMAND_S = 30e-6
@@ -133,11 +135,14 @@ def speed(costs: Costs, residency: Residency, requests: int) -> Speed:
 
 
 def decode_step_s(costs: Costs, residency: Residency, *, sequences: int, depth: int) -> float:
-    """Read what the step needs, plus fixed time, plus misses over the link: fetched in the graph, nothing overlaps."""
+    """Read what the step needs, fixed time, misses over the link: fetched in the graph, nothing overlaps."""
     read = device_bytes(costs, sequences=sequences, depth=depth)
     compute = sequences * 2 * costs.active_parameters / (costs.machine.flops * PREFILL_EFFICIENCY)
     seconds = max(read / (DECODE_EFFICIENCY * costs.machine.bandwidth), compute)
-    seconds += costs.layers * LAYER_S if costs.captured else costs.launches * costs.machine.launch_s
+    if costs.captured:
+        seconds = max(seconds + costs.layers * LAYER_S, costs.launches * KERNEL_S)
+    else:
+        seconds += costs.launches * costs.machine.launch_s
     if residency.offloaded:
         seconds += costs.layers * ADMISSION_S if costs.captured else 0.0
         seconds += link_bytes(costs, residency, sequences=sequences) / costs.machine.gather_rate

@@ -52,14 +52,7 @@ def _stranded(fits: Fits, chosen: Fit) -> Iterator[PlanWarning]:
 
 def _idle_slots(fits: Fits, chosen: Fit) -> PlanWarning:
     experts = fits.profile.experts.model_copy(update={"slots": "auto"})
-    free = Fits(
-        fits.profile.model_copy(update={"experts": experts}),
-        fits.facts,
-        fits.batches,
-        fits.cache,
-        fits.candidates,
-        fits.machine,
-    )
+    free = fits.of(fits.profile.model_copy(update={"experts": experts}))
     better = free.best(chosen.context)
     assert isinstance(better, Fit), "more slots than these fit"
     lost = fit_speed(free, better).decode_tokens_per_s - fit_speed(fits, chosen).decode_tokens_per_s

@@ -12,6 +12,8 @@ from firmtoken.schema.profile import Profile
 MOST_ADVICE = 3
 LEAST_GAIN = 1.03
 """A change that buys less is no advice."""
+MOST_EVICTED = 0.1
+"""Share of all experts that a longer context may push off the device and still be advice."""
 HEADLESS_RESERVE = 2**28
 
 Replan = Callable[[Profile], Split]
@@ -82,42 +84,53 @@ def _changes(profile: Profile, now: Split) -> Iterator[Change]:
 
 
 def _contexts(profile: Profile, now: Split) -> Iterator[Change]:
-    rows = now.frontier
-    here = next(row for row in rows if row.chosen)
-    longer = [row for row in rows if row.context >= 2 * here.context]
-    if longer and here.resident_fraction - longer[0].resident_fraction < 0.1:
-        yield _context_change(profile, longer[0], "raise")
-    shorter = [row for row in rows if row.context <= here.context // 2]
+    here = _chosen(now)
+    pool = profile.serving.pool
+    longer = [
+        row
+        for row in now.frontier
+        if row.context >= 2 * here.context and (pool == "auto" or row.context <= pool)
+    ]
+    if longer and here.resident_fraction - longer[0].resident_fraction < MOST_EVICTED:
+        yield _context_change(profile, longer[0], "raise", _price(here, longer[0]))
+    shorter = [row for row in now.frontier if row.context <= here.context // 2]
     if shorter and shorter[-1].resident_fraction > here.resident_fraction:
-        yield _context_change(profile, shorter[-1], "lower")
+        yield _context_change(profile, shorter[-1], "lower", "longer requests are refused")
 
 
-def _context_change(profile: Profile, row: FrontierRow, verb: str) -> Change:
-    price = (
-        f"{percent(row.resident_fraction)} of the experts stay resident"
-        if verb == "raise"
-        else "longer requests are refused"
+def _price(here: FrontierRow, longer: FrontierRow) -> str:
+    if longer.resident_fraction == here.resident_fraction:
+        return "as many experts stay resident"
+    return (
+        f"experts {percent(here.resident_fraction)} -> {percent(longer.resident_fraction)}, "
+        f"decode {rate(here.decode_tokens_per_s)} -> {rate(longer.decode_tokens_per_s)} tok/s"
     )
+
+
+def _context_change(profile: Profile, row: FrontierRow, verb: str, price: str) -> Change:
     return Change(
         words=f"{verb} the context to {row.context:,} tokens",
         set=f"serving.context={shorthand(row.context)}",
         price=price,
-        profile=_serving(profile, context=row.context, pool="auto"),
+        profile=_serving(profile, context=row.context),
     )
 
 
-def _serving(profile: Profile, **changes: int | str) -> Profile:
+def _chosen(split: Split) -> FrontierRow:
+    return next(row for row in split.frontier if row.chosen)
+
+
+def _serving(profile: Profile, **changes: int) -> Profile:
     serving = profile.serving.model_copy(update=changes)
     return profile.model_copy(update={"serving": serving})
 
 
 def _kv_dtype(split: Split) -> str:
-    return next(row.kv_dtype for row in split.frontier if row.chosen)
+    return _chosen(split).kv_dtype
 
 
 def _gain(now: Split, then: Split) -> str:
-    before = next(row for row in now.frontier if row.chosen)
-    after = next(row for row in then.frontier if row.chosen)
+    before, after = _chosen(now), _chosen(then)
     parts = []
     if after.context > before.context * LEAST_GAIN:
         parts.append(f"context {before.context:,} -> {after.context:,}")

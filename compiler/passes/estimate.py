@@ -1,10 +1,11 @@
 """`estimate`: what the plan predicts of its own speed."""
 
-from firmtoken.compiler.facts import CacheChoice, Candidates, Laid, ModelFacts, Split
+from firmtoken.compiler.facts import Batches, Candidates, Laid, ModelFacts, Split
 from firmtoken.compiler.passes.set_thresholds import plan_costs, split_residency
 from firmtoken.compiler.plan import BytesPerToken, Estimates
 from firmtoken.compiler.speed import (
     DECODE_EFFICIENCY,
+    KERNEL_S,
     LAYER_S,
     PREFILL_EFFICIENCY,
     REFERENCE_DEPTH,
@@ -19,16 +20,17 @@ from firmtoken.schema.profile import Profile
 def estimate(
     profile: Profile,
     facts: ModelFacts,
-    cache: CacheChoice,
+    batches: Batches,
     split: Split,
     laid: Laid,
     candidates: Candidates,
 ) -> Estimates:
     """Predictions for one stream at depth 8k."""
-    costs = plan_costs(profile, facts, cache, laid, candidates)
+    costs = plan_costs(profile, facts, laid, candidates)
     residency = split_residency(facts, split)
-    predicted = speed(costs, residency, profile.serving.requests)
-    fixed = f"{LAYER_S * 1e6:.0f} us a layer" if costs.captured else f"{laid.launches} launches"
+    predicted = speed(costs, residency, batches.max_num_seqs)
+    per_layer = f"{LAYER_S * 1e6:.0f} us a layer and at least {KERNEL_S * 1e6:.0f} us a launch"
+    fixed = per_layer if costs.captured else f"{laid.launches} launches"
     return Estimates(
         decode_tokens_per_s=predicted.decode_tokens_per_s,
         prefill_tokens_per_s=predicted.prefill_tokens_per_s,

@@ -2,7 +2,6 @@
 
 from firmtoken.compiler.facts import (
     Batches,
-    CacheChoice,
     Candidates,
     Laid,
     ModelFacts,
@@ -10,6 +9,7 @@ from firmtoken.compiler.facts import (
 )
 from firmtoken.compiler.hit_rates import hit_rate
 from firmtoken.compiler.machine import describe_machine
+from firmtoken.compiler.passes.choose_cache import choose_cache
 from firmtoken.compiler.plan import Deadlines, OnDemand, Schedule
 from firmtoken.compiler.quantities import seconds
 from firmtoken.compiler.speed import (
@@ -40,10 +40,9 @@ def set_thresholds(
     split: Split,
     laid: Laid,
     candidates: Candidates,
-    cache: CacheChoice,
 ) -> Schedule:
     """The numbers by which the engine schedules, all fixed here."""
-    costs = plan_costs(profile, facts, cache, laid, candidates)
+    costs = plan_costs(profile, facts, laid, candidates)
     residency = split_residency(facts, split)
     step = decode_step_s(costs, residency, sequences=batches.max_num_seqs, depth=split.context)
     unit = _unit_s(costs, residency, batches.moe_chunk, split.context)
@@ -64,12 +63,11 @@ def set_thresholds(
     )
 
 
-def plan_costs(
-    profile: Profile, facts: ModelFacts, cache: CacheChoice, laid: Laid, candidates: Candidates
-) -> Costs:
+def plan_costs(profile: Profile, facts: ModelFacts, laid: Laid, candidates: Candidates) -> Costs:
     """Costs of the layout that was chosen."""
     machine = describe_machine(profile.hardware)
     captured = machine.kind == "cuda" and profile.graphs == "auto"
+    cache = choose_cache(profile, facts)
     return describe_costs(machine, facts, cache, candidates, laid, captured=captured)
 
 

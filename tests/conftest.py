@@ -1,0 +1,27 @@
+"""Golden files: `pytest --update-cases` rewrites them, and review reads the difference."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-cases", action="store_true", help="rewrite the golden files")
+
+
+Golden = Callable[[Path, str], None]
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Golden:
+    """`golden(path, text)`: the text equals the file, or becomes it with `--update-cases`."""
+
+    def check(path: Path, text: str) -> None:
+        if request.config.getoption("--update-cases"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        assert path.is_file(), f"{path.name} is missing: run `pytest --update-cases`"
+        assert text == path.read_text()
+
+    return check
