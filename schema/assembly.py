@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from os.path import normpath
 from pathlib import Path
 from typing import Literal
 
@@ -130,6 +131,6 @@ def absolute(node: MapNode, steps: tuple[str, ...], folder: Path) -> MapNode:
     if isinstance(value, MapNode) and len(steps) > 1:
         value = absolute(value, steps[1:], folder)
     elif isinstance(value, Scalar) and isinstance(value.value, str) and len(steps) == 1:
-        value = replace(value, value=str(folder / value.value) if value.value else "")
+        value = replace(value, value=normpath(folder / value.value) if value.value else "")
     changed = replace(entry, value=value)
     return replace(node, entries=tuple(changed if each is entry else each for each in node.entries))

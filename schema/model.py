@@ -126,12 +126,17 @@ SOURCE_KINDS = ("path", "hub", "synthetic")
 
 def source_kind(source: object) -> str | None:
     """The tag of the union below; in angle brackets, which no field name has."""
-    if not isinstance(source, Mapping):
-        return next(
-            (f"<{kind}>" for kind in SOURCE_KINDS if kind in getattr(source, "__dict__", {})), None
-        )
-    named = [kind for kind in SOURCE_KINDS if source.get(kind) is not None]
-    return f"<{named[0]}>" if len(named) == 1 else None
+    match source:
+        case Mapping():
+            named = [kind for kind in SOURCE_KINDS if source.get(kind) is not None]
+            return f"<{named[0]}>" if len(named) == 1 else None
+        case PathSource():
+            return "<path>"
+        case HubSource():
+            return "<hub>"
+        case SyntheticSource():
+            return "<synthetic>"
+    return None
 
 
 Source = Annotated[

@@ -1,6 +1,7 @@
 """YAML 1.2 text -> a tree with places: bounded, without tags, duplicate keys or a second document."""
 
 import re
+from codecs import BOM_UTF8
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -33,6 +34,8 @@ MAX_NODES = 20_000
 """Counted after aliases are expanded, so ten lines of aliases cannot become a billion values."""
 MAX_DEPTH = 16
 MAX_DIGITS = 60
+MAX_FAULTS = 50
+"""Of one file's text; nobody reads on after that."""
 
 # The plain scalars of YAML 1.2's core schema. (YAML 1.1, and ruamel, know more: `yes`, `12:30`, `1_000`.)
 WORDS: Mapping[str, Plain] = {
@@ -87,7 +90,8 @@ def events(data: bytes) -> Iterator[Event]:
             code="yaml", message=f"`{literal(chr(error.character))}` may not occur in YAML"
         )
         raise Unreadable(fault, *position(text, error.position)) from error
-    except (YAMLError, ValueError, OverflowError, IndexError) as error:
+    except (YAMLError, ValueError, OverflowError, AssertionError) as error:
+        # What ruamel lets through for `"\\UFFFFFFFF"` and `%YAML 1.11`; they have no position.
         raise Unreadable(Fault(code="yaml", message="this is not YAML"), 1, 1) from error
 
 
@@ -95,15 +99,16 @@ def decode(data: bytes) -> str:
     if len(data) > MAX_BYTES:
         fault = Fault(code="too_long", message=f"the file is longer than {MAX_BYTES // 2**20} MiB")
         raise Unreadable(fault, 1, 1)
+    data = data.removeprefix(BOM_UTF8)
     try:
-        return data.decode("utf-8-sig")
+        return data.decode()
     except UnicodeDecodeError as error:
         fault = Fault(
             code="encoding",
             message=f"byte `0x{data[error.start]:02x}` is not UTF-8",
             hint="save the file as UTF-8",
         )
-        before = data[: error.start].decode("utf-8-sig")
+        before = data[: error.start].decode()
         raise Unreadable(fault, *position(before, len(before))) from error
 
 
@@ -115,7 +120,7 @@ def position(text: str, offset: int) -> tuple[int, int]:
 
 def syntax_fault(error: MarkedYAMLError) -> Fault:
     """What ruamel says, and for the usual slips what to do."""
-    problem = literal(error.problem or "this is not YAML").replace("<", "").replace(">", "")
+    problem = re.sub("<([a-z ]+)>", r"\1", literal(error.problem or "this is not YAML"))
     hint = None
     if "\\t" in problem:
         problem, hint = "a tab cannot indent or separate", "use spaces"
@@ -233,7 +238,11 @@ class Builder:
 
     def key_of(self, node: Node) -> str:
         if isinstance(node, Scalar):
-            return node.value if isinstance(node.value, str) else str(node.value).lower()
+            return (
+                node.value
+                if isinstance(node.value, str)
+                else ("null" if node.value is None else str(node.value).lower())
+            )
         fault = Fault(code="key", message="a key must be a single word")
         self.refuse(fault, node.place.line, node.place.column)
         return ""
@@ -272,6 +281,8 @@ class Builder:
     def refuse(self, fault: Fault, line: int, column: int) -> None:
         place = Place(file=self.file, line=line, column=column)
         self.faults.append(diagnose(fault, place, ""))
+        if len(self.faults) == MAX_FAULTS:
+            raise ProfileError(self.faults)
 
     def place(self, event: Event) -> Place:
         line, column = self.mark(event)

@@ -93,7 +93,7 @@ def test_paths_are_relative_to_the_file_in_which_they_stand(folder: Path) -> Non
     Path("inner/base.yaml").write_text("model: model.yaml\nserver: {api_keys: {file: keys}}")
     write(top="extends: inner/base.yaml")
     assert values() == {
-        "model": {"source": {"path": f"{folder}/inner/../weights"}},
+        "model": {"source": {"path": f"{folder}/weights"}},
         "server": {"api_keys": {"file": f"{folder}/inner/keys"}},
     }
 

@@ -90,7 +90,7 @@ class Validator:
         if key == "items":
             return all(self.fits(bound, item) for item in value)
         if key == "minItems":
-            return len(value) >= bound
+            return bool(len(value) >= bound)
         return key in SCALAR or key in OTHER
 
 

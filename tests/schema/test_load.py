@@ -9,7 +9,7 @@ import pytest
 from firmtoken.schema.diagnostic import ProfileError
 from firmtoken.schema.hardware import Cpu
 from firmtoken.schema.load import load_profile
-from firmtoken.schema.model import HubSource, PathSource
+from firmtoken.schema.model import HubSource, Model, PathSource, Synthetic, SyntheticSource
 from firmtoken.schema.profile import Avoid
 from firmtoken.schema.references import shipped_folder, shipped_names
 
@@ -106,22 +106,45 @@ def test_an_override_may_name_a_file_of_the_working_directory(
     assert loaded.origin("hardware.name") == "box.yaml:2:7"
 
 
-def test_every_value_can_be_located() -> None:
-    loaded = load_profile("tiny-cpu", ["serving.queue=8", "kernels.gdn.decode=torch"])
-    assert loaded.locate("serving.context") == ("ft:tiny-cpu", 11, 12)
+@pytest.fixture
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A profile whose lines are known here."""
+    monkeypatch.chdir(tmp_path)
+    Path("mine.yaml").write_text(
+        "extends: ft:tiny-cpu\nname: mine\nserving:\n  context: 8k\nkernels: {gdn.decode: torch}\n"
+    )
+    return "mine.yaml"
+
+
+def test_every_value_can_be_located(mine: str) -> None:
+    loaded = load_profile(mine, ["serving.queue=8", "kernels.attention.decode=torch"])
+    assert loaded.locate("serving.context") == ("mine.yaml", 4, 12)
+    assert loaded.locate("kernels.gdn.decode") == ("mine.yaml", 5, 23)
     assert loaded.locate("hardware.cpu.bandwidth")[0] == "ft:hardware/cpu"
+    assert loaded.locate("hardware.cpu.memory")[0] == "ft:tiny-cpu"
+    assert loaded.origin("serving.context") == "mine.yaml:4:12"
     assert loaded.origin("serving.queue") == "--set"
-    assert loaded.origin("kernels.gdn.decode") == "--set"
+    assert loaded.origin("kernels.attention.decode") == "--set"
     assert loaded.origin("serving.pool") == "default"
-    assert loaded.locate("serving.pool") == ("ft:tiny-cpu", 10, 1)
-    assert loaded.locate("experts.slots") == ("ft:tiny-cpu", 1, 1)
+    assert loaded.locate("serving.pool") == ("mine.yaml", 3, 1)
+    assert loaded.locate("experts.slots") == ("mine.yaml", 1, 1)
 
 
-def test_a_later_refusal_stands_at_the_value() -> None:
-    loaded = load_profile("tiny-cpu")
-    found = loaded.refuse("serving.context", "does not fit", "use `8k`", code="too_big")
-    assert str(found) == "ft:tiny-cpu:11:12: `serving.context`: does not fit\n  hint: use `8k`"
+def test_a_later_refusal_stands_at_the_value(mine: str) -> None:
+    found = load_profile(mine).refuse("serving.context", "does not fit", "use `4k`", code="too_big")
+    assert str(found) == "mine.yaml:4:12: `serving.context`: does not fit\n  hint: use `4k`"
     assert found.code == "too_big"
+
+
+def test_a_source_made_in_code_is_taken(mine: str) -> None:
+    profile = load_profile(mine).profile
+    for source in (
+        PathSource(path="x"),
+        HubSource(hub="a/b"),
+        SyntheticSource(synthetic=Synthetic(seed=1)),
+    ):
+        model = Model(**{**dict(profile.model), "source": source})
+        assert model.source == source
 
 
 def test_a_missing_profile_is_refused() -> None:

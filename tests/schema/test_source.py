@@ -62,6 +62,12 @@ def test_an_alias_is_what_it_refers_to() -> None:
             b"a: \xc3\xa4\nb: \xc3",
             "x.yaml:2:4: byte `0xc3` is not UTF-8\n  hint: save the file as UTF-8",
         ),
+        (
+            b"\xef\xbb\xbfa: \xff",
+            "x.yaml:1:4: byte `0xff` is not UTF-8\n  hint: save the file as UTF-8",
+        ),
+        (b'a: "\\UFFFFFFFF"', "x.yaml:1:1: this is not YAML"),
+        (b"%YAML 1.11\n---\na: 1\n", "x.yaml:1:1: this is not YAML"),
         (b"a: b\n\tc: d\n", "x.yaml:2:1: a tab cannot indent or separate\n  hint: use spaces"),
         (b"a: \x01\n", r"x.yaml:1:4: `\x01` may not occur in YAML"),
         (
@@ -109,6 +115,25 @@ def test_all_faults_before_the_end_of_understanding_are_told() -> None:
         "x.yaml:5:1: expected the node content, but found 'stream end'\n"
         "  hint: a quote or bracket is not closed"
     )
+
+
+def test_the_page_of_one_file_ends_somewhere() -> None:
+    with pytest.raises(ProfileError) as caught:
+        read_yaml(b"a: 1\n" * 1000, "x.yaml")
+    assert len(caught.value.diagnostics) == 50
+
+
+def test_keys_are_their_text() -> None:
+    assert values("{1: a, true: b, null: c, '': d}") == {
+        "1": "a",
+        "true": "b",
+        "null": "c",
+        "": "d",
+    }
+
+
+def test_a_byte_order_mark_is_no_text() -> None:
+    assert plain(read_yaml(b"\xef\xbb\xbfa: 1", "x.yaml")) == {"a": 1}
 
 
 def test_aliases_cannot_become_a_billion_values() -> None:

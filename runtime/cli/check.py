@@ -1,0 +1,21 @@
+"""`ft check`: is each profile valid, does it compile, does its plan hold."""
+
+from collections.abc import Sequence
+
+from firmtoken.compiler.explain import context_line
+from firmtoken.runtime.cli.compiled import compile_argument
+from firmtoken.runtime.cli.failure import Failure, tell
+
+
+def check_profiles(arguments: Sequence[str], overrides: Sequence[str]) -> int:
+    """One line for each good one on stdout, all faults of the others on stderr; the largest exit code."""
+    worst = 0
+    for argument in arguments:
+        try:
+            compiled = compile_argument(argument, overrides)
+        except Failure as failure:
+            tell(failure)
+            worst = max(worst, failure.exit_code)
+        else:
+            print(f"{compiled.loaded.name}: ok, {context_line(compiled.plan)}")
+    return worst

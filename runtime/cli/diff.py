@@ -1,0 +1,87 @@
+"""`ft diff`: what differs between two plans, the numbers that people ask for first."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from firmtoken.compiler.plan import Plan
+from firmtoken.compiler.plan_json import plan_to_data
+from firmtoken.runtime.cli.compiled import compile_argument
+
+SHOWN = ("context", "experts", "kv_cache", "kernels", "streams", "schedule", "admission")
+NAMES = ("op", "phase", "format", "name")
+"""What tells the items of a list apart, so that kernels are compared with their like."""
+
+
+def diff_plans(first: str, second: str, overrides: Sequence[str]) -> int:
+    """Print headline and differences; 0 also when there are some."""
+    one, two = (compile_argument(each, overrides).plan for each in (first, second))
+    print(f"{'':28s} {one.profile.name:>20s} {two.profile.name:>20s}")
+    for name, before, after in _headline(one, two):
+        mark = " " if before == after else "~"
+        print(f"{mark} {name:26s} {before:>20s} {after:>20s}")
+    lines = list(_differences(one, two))
+    print(f"\n{len(lines)} differences in the choices" + (":" if lines else ""))
+    for line in lines:
+        print(f"  {line}")
+    return 0
+
+
+def _headline(one: Plan, two: Plan) -> Iterator[tuple[str, str, str]]:
+    yield from zip(_HEADINGS, _figures(one), _figures(two), strict=True)
+
+
+_HEADINGS = (
+    "effective context",
+    "pool, tokens",
+    "experts resident",
+    "device memory, GiB",
+    "host memory, GiB",
+    "decode, tokens/s (predicted)",
+    "prefill, tokens/s (predicted)",
+)
+
+
+def _figures(plan: Plan) -> tuple[str, ...]:
+    return (
+        f"{plan.context.effective:,}",
+        f"{plan.kv_cache.tokens:,}",
+        f"{plan.experts.slots:,} of {plan.experts.total:,} ({plan.experts.resident_fraction:.0%})",
+        f"{plan.memory.device.total / 2**30:.2f}",
+        f"{plan.memory.host.total / 2**30:.2f}",
+        f"{plan.estimates.decode_tokens_per_s:.1f}",
+        f"{plan.estimates.prefill_tokens_per_s:.0f}",
+    )
+
+
+def _differences(one: Plan, two: Plan) -> Iterator[str]:
+    before, after = dict(_leaves(one)), dict(_leaves(two))
+    for path in dict.fromkeys((*before, *after)):
+        if path not in after:
+            yield f"- {path}: {before[path]}"
+        elif path not in before:
+            yield f"+ {path}: {after[path]}"
+        elif before[path] != after[path]:
+            yield f"~ {path}: {before[path]} -> {after[path]}"
+
+
+def _leaves(plan: Plan) -> Iterator[tuple[str, object]]:
+    data = plan_to_data(plan)
+    for name in SHOWN:
+        yield from _walk(name, data[name])
+
+
+def _walk(path: str, value: object) -> Iterator[tuple[str, object]]:
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            if key not in ("because", "rejected", "evidence"):
+                yield from _walk(f"{path}.{key}", inner)
+    elif isinstance(value, list | tuple) and any(isinstance(item, Mapping) for item in value):
+        for index, item in enumerate(value):
+            yield from _walk(f"{path}.{_item_name(item, index)}", item)
+    else:
+        yield path, value
+
+
+def _item_name(item: object, index: int) -> str:
+    if not isinstance(item, Mapping):
+        return str(index)
+    return ".".join(str(item[name]) for name in NAMES if name in item) or str(index)

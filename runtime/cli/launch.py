@@ -1,0 +1,97 @@
+"""`ft run`: compile, show what will be, compare with this machine, then serve."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from firmtoken.compiler.explain import summary
+from firmtoken.compiler.plan import Plan
+from firmtoken.compiler.plan_json import plan_to_json
+from firmtoken.runtime.cli.compiled import Compiled, compile_argument
+from firmtoken.runtime.cli.failure import FAILED, REFUSED, Failure
+from firmtoken.runtime.cli.serve import Launch, serve
+from firmtoken.runtime.cli.this_machine import compute_threads, lacks
+from firmtoken.runtime.server.client import EngineSpec
+from firmtoken.runtime.server.folder import ModelFolderFault
+from firmtoken.runtime.server.keys import KeysFault, load_keys
+from firmtoken.runtime.server.listen import Listener, PortBusy, listen
+from firmtoken.runtime.server.served_model import ServedModel, load_served_model
+from firmtoken.runtime.server.serving import model_folder, serving_plan
+from firmtoken.schema.profile import Server
+
+
+def launch(argument: str, overrides: Sequence[str]) -> int:
+    """Serve until told to stop; the exit code of D10."""
+    compiled = compile_argument(argument, overrides)
+    _show(compiled.plan)
+    _compare(compiled.plan)
+    settings = compiled.loaded.profile.server
+    keys = _keys(settings)
+    model = _model(compiled.plan)
+    listener = _listen(settings)
+    return serve(_described(compiled, model, listener, keys))
+
+
+def _show(plan: Plan) -> None:
+    """The effective context first, so that nobody waits for a load to learn it."""
+    print(summary(plan).rstrip("\n"), flush=True)
+
+
+def _compare(plan: Plan) -> None:
+    for lack in lacks(plan):
+        raise Failure(lack.message, exit_code=REFUSED, hint=lack.hint)
+
+
+def _keys(settings: Server) -> tuple[bytes, ...]:
+    if settings.api_keys is None:
+        return ()
+    try:
+        return load_keys(Path(settings.api_keys.file))
+    except KeysFault as error:
+        raise Failure(
+            f"`server.api_keys.file`: {error}", exit_code=FAILED, hint="one key per line"
+        ) from error
+
+
+def _model(plan: Plan) -> ServedModel:
+    folder = model_folder(plan)
+    if folder is None:
+        raise Failure(
+            "`model.source`: only a checkpoint in a folder can be served by this version",
+            exit_code=FAILED,
+            hint="fetch it and name the folder: `model.source: {path: ...}`",
+        )
+    numbers = serving_plan(plan)
+    try:
+        return load_served_model(folder, dialect=numbers.dialect, vocab_size=numbers.vocab_size)
+    except ModelFolderFault as error:
+        raise Failure(str(error), exit_code=FAILED, hint=error.hint) from error
+
+
+def _listen(settings: Server) -> Listener:
+    try:
+        return listen(settings.host, settings.port)
+    except PortBusy as error:
+        raise Failure(
+            str(error), exit_code=FAILED, hint="choose another: `--port 0` takes a free one"
+        ) from error
+
+
+def _described(
+    compiled: Compiled, model: ServedModel, listener: Listener, keys: tuple[bytes, ...]
+) -> Launch:
+    plan, plan_json = serving_plan(compiled.plan), plan_to_json(compiled.plan)
+    threads = compiled.loaded.profile.hardware.host.threads
+    return Launch(
+        plan=plan,
+        plan_json=plan_json,
+        model=model,
+        listener=listener,
+        key_hashes=keys,
+        engine=EngineSpec(
+            plan_json=plan_json,
+            segments=plan.segments,
+            environment=dict(os.environ) | dict(plan.environment),
+            threads=threads if isinstance(threads, int) else compute_threads(),
+        ),
+    )

@@ -1,0 +1,94 @@
+"""`ft plan`: the plan as a table, as JSON or YAML, or one of its programs step by step."""
+
+import io
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from firmtoken.compiler.explain import table
+from firmtoken.compiler.plan import Plan
+from firmtoken.compiler.plan_json import plan_to_data, plan_to_json
+from firmtoken.compiler.program import BoundStep, BoundYield, Program
+from firmtoken.compiler.unroll import unroll
+from firmtoken.runtime.cli.compiled import compile_argument
+from firmtoken.runtime.cli.failure import FAILED, WRONG, Failure
+
+
+def show_plan(
+    argument: str,
+    overrides: Sequence[str],
+    *,
+    form: str | None,
+    output: str | None,
+    program: str | None,
+) -> int:
+    """Print or write it; the exit code."""
+    plan = compile_argument(argument, overrides).plan
+    if program is not None:
+        text = _steps(plan, program)
+    else:
+        text = _text(plan, form or ("table" if output is None else "json"))
+    if output is None:
+        sys.stdout.write(text)
+        return 0
+    try:
+        Path(output).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise Failure(f"cannot write `{output}`: {error.strerror}", exit_code=FAILED) from error
+    return 0
+
+
+def _text(plan: Plan, form: str) -> str:
+    match form:
+        case "json":
+            return plan_to_json(plan, indent=True).decode() + "\n"
+        case "yaml":
+            return _yaml(plan)
+        case _:
+            return table(plan).rstrip("\n") + "\n"
+
+
+def _yaml(plan: Plan) -> str:
+    from ruamel.yaml import YAML
+
+    written = io.StringIO()
+    yaml = YAML(typ="safe", pure=True)
+    yaml.default_flow_style = False
+    yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
+    yaml.dump(plan_to_data(plan), written)
+    return written.getvalue()
+
+
+def _steps(plan: Plan, name: str) -> str:
+    programs: dict[str, Program | None] = {
+        "decode": plan.programs.decode,
+        "prefill": plan.programs.prefill,
+        "extend": plan.programs.extend,
+        "park": plan.programs.park,
+    }
+    known = ", ".join(f"`{known}`" for known, program in programs.items() if program is not None)
+    program = programs.get(name)
+    if program is None:
+        raise Failure(f"no program `{name}` in this plan", exit_code=WRONG, hint=f"it has {known}")
+    flat = unroll(program, plan.model.layer_kinds)
+    return "".join(f"{_step_line(index, step)}\n" for index, step in enumerate(flat))
+
+
+def _step_line(index: int, step: BoundStep | BoundYield) -> str:
+    """One step: where, op and kernel, stream, then what it reads, writes and waits for."""
+    place = " ".join(f"{name}={value}" for name, value in step.at.items())
+    head = f"{index:5d}  {place:14s}"
+    if isinstance(step, BoundYield):
+        return f"{head}  yield {step.program}"
+    parts = [f"{step.step.op}={step.step.kernel}", f"on {step.step.stream}"]
+    for word, values in (
+        ("reads", step.reads),
+        ("writes", step.writes),
+        ("waits", step.waits),
+        ("records", step.records),
+        ("holds", step.holds),
+        ("drops", step.drops),
+    ):
+        if values:
+            parts.append(f"{word} {' '.join(map(str, values))}")
+    return f"{head}  {' | '.join(parts)}"
