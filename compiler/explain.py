@@ -1,9 +1,10 @@
 """What a plan says to people: the one line, the summary, the table; plain text, no colour."""
 
+from firmtoken.compiler.layer_reasons import UnknownPath
 from firmtoken.compiler.ledger import Ledger
 from firmtoken.compiler.plan import FrontierRow, Plan
 from firmtoken.compiler.quantities import percent, rate, seconds, size
-from firmtoken.compiler.reasons import UnknownPath, explain
+from firmtoken.compiler.reasons import explain
 from firmtoken.compiler.tables import columns, paragraph
 
 __all__ = ["UnknownPath", "context_line", "explain", "summary", "table"]
@@ -18,7 +19,7 @@ def context_line(plan: Plan) -> str:
             f"(limited by {context.limited_by})",
             f"experts {experts.slots:,} of {experts.total:,} resident "
             f"({percent(experts.resident_fraction)})",
-            f"pool {cache.tokens:,} for {plan.schedule.max_num_seqs} requests",
+            f"pool {cache.tokens:,} for {_units(plan.schedule.max_num_seqs, 'request')}",
             f"kv {cache.dtype}",
             f"decode ~{rate(plan.estimates.decode_tokens_per_s)} tok/s (estimated)",
         )

@@ -15,7 +15,6 @@ from firmtoken.compiler.facts import (
 )
 from firmtoken.compiler.ledger import Ledger, Line
 from firmtoken.compiler.ledger_lines import (
-    ALIGN,
     bank_line,
     base_host_lines,
     expert_lines,
@@ -35,6 +34,7 @@ from firmtoken.compiler.slot_split import (
     resident_split,
 )
 from firmtoken.compiler.speed import Costs, Residency, describe_costs, hiding_tokens
+from firmtoken.compiler.tensor_bytes import ALIGN
 from firmtoken.schema.profile import Profile
 
 SNAPSHOTS_PER_REQUEST = 8

@@ -6,12 +6,14 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from importlib.resources import files
+from pathlib import Path
 
 import msgspec
 
 from firmtoken.compiler.machine import describe_machine
 from firmtoken.schema.hardware import Hardware, Software
+
+HAZARDS = Path(__file__).parent / "hazards.yaml"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,8 +40,7 @@ class Hazard:
 @lru_cache(maxsize=1)
 def load_hazards() -> tuple[Hazard, ...]:
     """All hazards, in the file's order."""
-    text = files("firmtoken.compiler").joinpath("hazards.yaml").read_bytes()
-    return msgspec.json.decode(text, type=tuple[Hazard, ...])
+    return msgspec.json.decode(HAZARDS.read_bytes(), type=tuple[Hazard, ...])
 
 
 def find_hazard(hazard_id: str) -> Hazard:

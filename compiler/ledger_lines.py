@@ -13,8 +13,7 @@ from firmtoken.compiler.facts import (
 from firmtoken.compiler.ledger import Ledger, Line
 from firmtoken.compiler.machine import Machine
 from firmtoken.compiler.quantities import size
-
-ALIGN = 256
+from firmtoken.compiler.tensor_bytes import ALIGN, align_up
 
 GRAPH_NODE_BYTES = 16 * 1024
 """Device memory of a captured graph, per launch (prototype.md 2.4: 10 to 16 KiB reported)."""
@@ -22,11 +21,6 @@ MARGIN_BYTES = 128 * 2**20
 """For the driver's own growth: fixed, since a share of a large card would buy nothing (prototype.md 2.4)."""
 PROCESS_BYTES = {"cpu": 2**30, "cuda": 3 * 2**30}
 """Interpreters and libraries of server and engine (prototype.md 2.4)."""
-
-
-def align_up(num_bytes: int) -> int:
-    """The next multiple of `ALIGN`."""
-    return -(-num_bytes // ALIGN) * ALIGN
 
 
 def line(

@@ -116,9 +116,9 @@ OPS = (
     ),
     Op(
         name="restore",
-        reads=("snaps",),
+        reads=("snaps?",),
         writes=("conv_state", "recurrent_state"),
-        note="one layer's states from snapshot slots, or zero; live and shadow slot alike",
+        note="one layer's states from snapshot slots, or zero where there are none; live and shadow slot alike",
     ),
     Op(
         name="copy",

@@ -1,15 +1,14 @@
 """`compile_profile`: the recipe, in order. Each pass takes exactly what it needs and returns its own frozen part."""
 
 from collections.abc import Sequence
-
-from firmtoken.compiler.passes.advise import advise
-from firmtoken.compiler.passes.estimate import estimate
-from firmtoken.compiler.passes.set_thresholds import set_thresholds
-from firmtoken.compiler.passes.split_memory import split_memory
+from dataclasses import dataclass, replace
 
 from firmtoken.compiler.cards import KernelCard
+from firmtoken.compiler.choices import KernelChoice
 from firmtoken.compiler.expert_slots import slot_bytes, slot_parts
-from firmtoken.compiler.facts import Candidates
+from firmtoken.compiler.facts import Batches, CacheChoice, Candidates, ModelFacts
+from firmtoken.compiler.family import Family
+from firmtoken.compiler.passes.advise import advise
 from firmtoken.compiler.passes.allocate_buffers import allocate_buffers
 from firmtoken.compiler.passes.assemble import Parts, assemble
 from firmtoken.compiler.passes.bound_batches import bound_batches
@@ -17,11 +16,14 @@ from firmtoken.compiler.passes.choose_cache import choose_cache
 from firmtoken.compiler.passes.choose_kernels import choose_kernels
 from firmtoken.compiler.passes.choose_slot_format import choose_slot_format
 from firmtoken.compiler.passes.describe_model import describe_model
+from firmtoken.compiler.passes.estimate import estimate
 from firmtoken.compiler.passes.lower import lower
 from firmtoken.compiler.passes.name_kernels import formats_of, name_kernels, used_kernels
 from firmtoken.compiler.passes.place_memory import place_memory
 from firmtoken.compiler.passes.place_streams import place_streams
-from firmtoken.compiler.plan import Plan
+from firmtoken.compiler.passes.set_thresholds import set_thresholds
+from firmtoken.compiler.passes.split_memory import split_memory
+from firmtoken.compiler.plan import Plan, SlotPart
 from firmtoken.compiler.verify import verify
 from firmtoken.schema.profile import Profile
 
@@ -33,6 +35,58 @@ def compile_profile(profile: Profile, cards: Sequence[KernelCard]) -> Plan:
     family, facts = describe_model(profile)
     batches = bound_batches(profile, facts)
     cache = choose_cache(profile, facts)
+    layouts = lay_out(profile, family, facts, batches, cache, cards)
+    split = split_memory(profile, facts, batches, cache, layouts.candidates)
+    if cache.snapshots and not split.snapshot_slots:
+        # The host has no room for a single snapshot, which is known only now.
+        cache = replace(cache, snapshots=False)
+        layouts = lay_out(profile, family, facts, batches, cache, cards)
+    candidates, chosen = layouts.candidates, layouts.candidates.laid[split.placement]
+    plan = assemble(
+        Parts(
+            profile=profile,
+            facts=facts,
+            cache=cache,
+            slot_format=layouts.slot_format,
+            slot_parts=layouts.slot_parts,
+            kernels=layouts.kernels,
+            laid=chosen,
+            split=split,
+            memory=place_memory(facts, cache, chosen, split, candidates.slot_bytes),
+            schedule=set_thresholds(profile, facts, batches, split, chosen, candidates),
+            estimates=estimate(profile, facts, batches, split, chosen, candidates),
+            advice=advise(
+                profile,
+                lambda changed: split_memory(
+                    changed, facts, batches, choose_cache(changed, facts), candidates
+                ),
+            ),
+            cards=tuple(cards),
+        )
+    )
+    verify(plan)
+    return plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layouts:
+    """Both placements, laid out with the kernels that they share."""
+
+    candidates: Candidates
+    kernels: tuple[KernelChoice, ...]
+    slot_format: str
+    slot_parts: tuple[SlotPart, ...]
+
+
+def lay_out(
+    profile: Profile,
+    family: Family,
+    facts: ModelFacts,
+    batches: Batches,
+    cache: CacheChoice,
+    cards: Sequence[KernelCard],
+) -> Layouts:
+    """Programs, kernels, streams and activations of each placement."""
     placed = {
         placement: place_streams(
             lower(family, facts, batches, placement=placement, snapshots=cache.snapshots),
@@ -55,27 +109,6 @@ def compile_profile(profile: Profile, cards: Sequence[KernelCard]) -> Plan:
         bank_row_bytes=slot_bytes(parts),
         workspace_bytes=sum(row.workspace_bytes for row in kernels),
     )
-    split = split_memory(profile, facts, batches, cache, candidates)
-    chosen = laid[split.placement]
-    plan = assemble(
-        Parts(
-            profile=profile,
-            facts=facts,
-            cache=cache,
-            slot_format=slot_format,
-            slot_parts=parts,
-            kernels=kernels,
-            laid=chosen,
-            split=split,
-            memory=place_memory(facts, cache, chosen, split, candidates.slot_bytes),
-            schedule=set_thresholds(profile, facts, batches, split, chosen, candidates),
-            estimates=estimate(profile, facts, batches, split, chosen, candidates),
-            advice=advise(
-                profile,
-                lambda changed: split_memory(changed, facts, batches, cache, candidates),
-            ),
-            cards=tuple(cards),
-        )
+    return Layouts(
+        candidates=candidates, kernels=kernels, slot_format=slot_format, slot_parts=parts
     )
-    verify(plan)
-    return plan

@@ -1,5 +1,7 @@
 """How plans write numbers to people: sizes, tokens, shares, rates."""
 
+from math import floor
+
 UNITS = (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
 
 
@@ -12,10 +14,11 @@ def size(num_bytes: int) -> str:
 
 
 def percent(share: float) -> str:
-    """`40 %`; one decimal close to either end, so that 99.6 does not read as all."""
+    """`40 %`; one decimal close to either end, rounded down, so that 99.97 does not read as all."""
     shown = 100 * share
-    near_end = 0 < shown < 1 or 99 < shown < 100
-    return f"{shown:.1f} %" if near_end else f"{shown:.0f} %"
+    if 0 < shown < 1 or 99 < shown < 100:
+        return f"{floor(10 * shown) / 10:.1f} %"
+    return f"{shown:.0f} %"
 
 
 def rate(per_second: float) -> str:

@@ -49,7 +49,9 @@ class _Checker:
         self._launches = launches
         self._layout = layout
         self._faults: list[str] = []
-        self._cells = _cut_cells(launches, layout)
+        values = (value for launch in launches for value in (*launch.reads, *launch.writes))
+        self._places = {value: layout.place(value) for value in dict.fromkeys(values)}
+        self._cells = _cut_cells(self._places)
         self._versions: dict[Value, int] = {}
         self._seen: dict[Value, tuple[tuple[Value, int], ...]] = {}
 
@@ -74,7 +76,7 @@ class _Checker:
             for source in launch.reads:
                 if source == target or (source, target) in launch.in_place:
                     continue
-                if _overlap(self._layout.place(source), self._layout.place(target)):
+                if _overlap(self._places[source], self._places[target]):
                     self._faults.append(
                         f"{launch.label}: output `{target}` shares bytes with input `{source}`"
                     )
@@ -122,12 +124,8 @@ def _overlap(one: Place, other: Place) -> bool:
     return one.arena == other.arena and one.start < other.end and other.start < one.end
 
 
-def _cut_cells(launches: Sequence[Launch], layout: Layout) -> Mapping[Value, tuple[_Cell, ...]]:
+def _cut_cells(places: Mapping[Value, Place]) -> Mapping[Value, tuple[_Cell, ...]]:
     """Elementary intervals of all places; each value gets the cells it covers."""
-    values = dict.fromkeys(
-        value for launch in launches for value in (*launch.reads, *launch.writes)
-    )
-    places = {value: layout.place(value) for value in values}
     edges: dict[str, set[int]] = {}
     for place in places.values():
         assert place.start < place.end, "a value without bytes"

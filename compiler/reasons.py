@@ -1,12 +1,15 @@
 """`explain`: why a part of the plan is what it is, found by its path (D13)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any  # Any: JSON values have no narrower type
 
+from firmtoken.compiler.layer_reasons import UnknownPath, explain_layer, is_layer_path
 from firmtoken.compiler.plan import Plan
 from firmtoken.compiler.plan_json import plan_to_data
 from firmtoken.compiler.tables import cut, paragraph
 from firmtoken.schema.diagnostic import did_you_mean, listing
+
+__all__ = ["UnknownPath", "explain"]
 
 KEYS = ("op", "name", "phase", "format", "kernel", "id", "code", "context", "event", "set")
 """What a list item may be called by, in this order."""
@@ -29,20 +32,10 @@ OVERVIEW = (
 Data = Any  # a JSON value
 
 
-class UnknownPath(KeyError):
-    """A path that leads nowhere in this plan: the sentence, and what was meant if that is near."""
-
-    def __init__(self, message: str, hint: str) -> None:
-        super().__init__(message)
-        self.message = message
-        self.hint = hint
-
-    def __str__(self) -> str:
-        return f"{self.message}; {self.hint}"
-
-
 def explain(plan: Plan, path: str = "") -> str:
     """Reasons, values and alternatives of one path, or an overview; raises `UnknownPath`."""
+    if is_layer_path(path):
+        return "\n".join(explain_layer(plan, path)) + "\n"
     data = plan_to_data(plan)
     if path:
         return "\n".join(_explained(path, _find(data, path))) + "\n"
@@ -70,7 +63,7 @@ def _find(data: Data, path: str) -> Data:
 def _matches(found: Data, step: str) -> list[Data]:
     if isinstance(found, Mapping):
         return [found[step]] if step in found else []
-    if isinstance(found, Sequence) and not isinstance(found, str):
+    if isinstance(found, list | tuple):
         for key in KEYS:
             named = [
                 item for item in found if isinstance(item, Mapping) and str(item.get(key)) == step
@@ -93,7 +86,7 @@ def _unknown(found: Data, walked: str, step: str) -> UnknownPath:
 def _names(found: Data) -> list[str]:
     if isinstance(found, Mapping):
         return list(found)
-    if not isinstance(found, Sequence) or isinstance(found, str):
+    if not isinstance(found, list | tuple):
         return []
     named = [
         str(item[key]) for item in found if isinstance(item, Mapping) for key in KEYS if key in item
@@ -104,7 +97,7 @@ def _names(found: Data) -> list[str]:
 def _explained(path: str, found: Data) -> list[str]:
     if isinstance(found, Mapping):
         return _explain_part(path, found)
-    if isinstance(found, list):
+    if isinstance(found, list | tuple):
         lines = [f"{path}: {len(found)}"]
         for item in found:
             lines += _explain_item(item)
@@ -120,7 +113,7 @@ def _explain_part(path: str, part: Mapping[str, Data]) -> list[str]:
     for key, value in part.items():
         if key in REASON_KEYS or key == "rejected":
             continue
-        if isinstance(value, list) and value and isinstance(value[0], Mapping):
+        if isinstance(value, list | tuple) and value and isinstance(value[0], Mapping):
             lines.append(f"  {key}:")
             for item in value:
                 lines += _explain_item(item, indent="    ")
@@ -160,6 +153,6 @@ def _shown(value: Data) -> str:
         return f"{value:,.4g}"
     if isinstance(value, Mapping):
         return ", ".join(f"{key} {_shown(part)}" for key, part in value.items())
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return ", ".join(_shown(part) for part in value)
     return str(value)

@@ -119,11 +119,12 @@ def _refuse_context(fits: Fits, shortage: Shortage, largest: Fit) -> Refusal:
 
 
 def _refuse_device(fits: Fits, shortage: Shortage) -> Refusal:
+    fewer = " or fewer `serving.requests`" if fits.requests > 1 else ""
     biggest = sorted(shortage.lines, key=lambda part: -part.bytes)[:3]
     return Refusal(
         field=fits.machine.memory_field,
         message=_needs(shortage, "even the smallest plan"),
-        hint=f"it takes a device of {size(shortage.needed + fits.machine.reserve)}; "
+        hint=f"it takes a device of {size(shortage.needed + fits.machine.reserve)}{fewer}; "
         f"the largest parts are {_listed(biggest)}",
         code=CODE,
     )

@@ -37,11 +37,12 @@ def fill_slots(facts: ModelFacts, requests: int, have: int) -> ExpertSplit | NoS
         return _split(facts, whole, _whole_staging(facts, whole), overflow, "whole")
     for ring in RINGS:
         slots = min(have - overflow - ring, facts.total_experts)
-        fits = slots >= 0 and (ring <= STAGING_SHARE * slots or ring == RINGS[-1])
+        fits = slots >= facts.num_layers and (ring <= STAGING_SHARE * slots or ring == RINGS[-1])
         if fits and ring < _whole_staging(facts, slots):
             return _split(facts, slots, ring, overflow, "waves")
     if whole is None:
-        return NoSlots(needed=overflow + min(RINGS[-1], _whole_staging(facts, 0)))
+        staging = min(RINGS[-1], _whole_staging(facts, facts.num_layers))
+        return NoSlots(needed=facts.num_layers + overflow + staging)
     return _split(facts, whole, _whole_staging(facts, whole), overflow, "whole")
 
 
@@ -77,14 +78,14 @@ def _whole_staging(facts: ModelFacts, slots: int) -> int:
 
 
 def _most_slots(facts: ModelFacts, left: int) -> int | None:
-    # With n slots a layer and both halves of E - n misses, need grows with n (two layers or more).
+    # With n slots a layer and both halves of E - n misses, need grows with n (two layers or more). No range is empty.
     layers = facts.num_layers
 
     def needed(each: int) -> int:
         return layers * each + _whole_staging(facts, layers * each)
 
     each = bisect_right(range(facts.experts_per_layer + 1), left, key=needed) - 1
-    if each < 0 or needed(each) > left:
+    if each < 1 or needed(each) > left:
         return None
     spare = left - _whole_staging(facts, layers * each)
     return min(spare, layers * (each + 1) - 1, facts.total_experts)

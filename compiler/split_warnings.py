@@ -22,9 +22,10 @@ def _small_context(fits: Fits, chosen: Fit, pick: Pick | None) -> Iterator[PlanW
     if pick is not None and pick.floor < pick.wanted_floor:
         yield PlanWarning(
             code="floor_lowered",
-            message=f"`auto` wants at least {pick.wanted_floor:,} tokens of context, "
-            f"only {pick.floor:,} fit",
-            hint="fewer `serving.requests`, FP8 keys and values, or a smaller `reserve` give more",
+            message=f"`auto` wants at least {pick.wanted_floor:,} tokens of context, which do not "
+            f"fit; it started from {pick.floor:,}",
+            hint=f"a larger `{fits.machine.memory_field}`, fewer `serving.requests` or smaller keys "
+            "and values (`cache.kv_dtype`) give more",
         )
     own = min(SMALL_CONTEXT, fits.facts.max_positions)
     if not isinstance(fits.profile.serving.context, int) and chosen.context < own:
@@ -42,12 +43,21 @@ def _stranded(fits: Fits, chosen: Fit) -> Iterator[PlanWarning]:
     if fits.profile.serving.pool != "auto" and idle * bytes_per_token > limit:
         yield PlanWarning(
             code="stranded_memory",
-            message=f"{size(idle * bytes_per_token)} of the pool, {idle:,} tokens, cannot be used by "
-            f"{fits.requests} requests of {chosen.context:,}",
+            message=f"{size(idle * bytes_per_token)} of the pool, {idle:,} tokens, are more than "
+            f"{fits.requests} x {chosen.context:,} and as much again for prefixes",
             hint=f"set `serving.pool` to at most {fits.useful_pool(chosen.context)}, or to `auto`",
         )
-    if fits.profile.experts.slots != "auto" and chosen.device.free > limit:
+    if chosen.device.free <= limit:
+        return
+    if fits.profile.experts.slots != "auto" and chosen.slots < fits.facts.total_experts:
         yield _idle_slots(fits, chosen)
+    elif chosen.placement == "offload":
+        yield PlanWarning(
+            code="stranded_memory",
+            message=f"`experts.placement: offload` keeps a table although every expert fits: "
+            f"{size(chosen.device.free)} of the device stay idle",
+            hint="set `experts.placement` to `auto`",
+        )
 
 
 def _idle_slots(fits: Fits, chosen: Fit) -> PlanWarning:

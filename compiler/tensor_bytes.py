@@ -2,9 +2,16 @@
 
 from math import prod
 
+ALIGN = 256
+"""Every place begins at a multiple of it."""
 NVFP4_BLOCK = 16
 SCALAR_BYTES = 4
 ELEMENT_BYTES = {"fp32": 4, "bf16": 2, "fp8": 1, "int32": 4, "int64": 8, "u8": 1}
+
+
+def align_up(size: int, align: int = ALIGN) -> int:
+    """The next multiple of `align`."""
+    return -(-size // align) * align
 
 
 def tensor_bytes(shape: tuple[int, ...], format_name: str) -> int:

@@ -137,15 +137,22 @@ def _inside(
 
 def bind_step(step: Step, at: Mapping[str, int]) -> BoundStep:
     """A step with every reference bound at this place."""
+    # Operands repeat what is read and written, so each reference is bound once.
+    bound = {
+        text: bind(text, at) for text in (*step.reads, *step.writes, *step.weights, *step.addresses)
+    }
     return BoundStep(
         step=step,
-        reads=bind_all(step.reads, at),
-        writes=bind_all(step.writes, at),
-        weights=bind_all(step.weights, at),
+        reads=tuple(bound[text] for text in step.reads),
+        writes=tuple(bound[text] for text in step.writes),
+        weights=tuple(bound[text] for text in step.weights),
         waits=bind_all(step.waits, at),
         records=bind_all(step.records, at),
         holds=bind_all(step.holds, at),
         drops=bind_all(step.drops, at),
-        operands={name: bind(text, at) for name, text in step.operands.items()},
+        operands={
+            name: bound[text] if text in bound else bind(text, at)
+            for name, text in step.operands.items()
+        },
         at=dict(at),
     )

@@ -11,10 +11,9 @@ from firmtoken.compiler.facts import Batches, Laid, ModelFacts
 from firmtoken.compiler.places import Buffer
 from firmtoken.compiler.plan import Programs, Streams
 from firmtoken.compiler.program import BoundStep, BoundYield, Flat, Program
-from firmtoken.compiler.tensor_bytes import ELEMENT_BYTES
+from firmtoken.compiler.tensor_bytes import ELEMENT_BYTES, align_up
 from firmtoken.compiler.unroll import unroll
 
-ALIGN = 256
 TOKEN_INPUT_BYTES = 3 * 8
 """Token id, position and token slot of a row."""
 SEQUENCE_INPUT_BYTES = 64
@@ -41,11 +40,6 @@ class _Lives:
     intervals: tuple[tuple[int, int], ...]
     over_yield: bool
     indexed: bool
-
-
-def align_up(size: int, align: int = ALIGN) -> int:
-    """The next multiple of `align`."""
-    return -(-size // align) * align
 
 
 def allocate_buffers(

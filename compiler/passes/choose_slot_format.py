@@ -1,4 +1,4 @@
-"""`choose_slot_format`: how an expert lies in its slot. A GPU keeps the checkpoint's format; the CPU computes in fp32."""
+"""`choose_slot_format`: how an expert lies in its slot: as the checkpoint has it on a GPU, in fp32 on the CPU."""
 
 from collections.abc import Sequence
 

@@ -49,7 +49,7 @@ def lower(
     tiles = -(-batches.moe_chunk // batches.mixer_tile)
     bounds = {"layers": facts.num_layers, "chunks": chunks, "tiles": tiles}
     whole = {"layers": facts.num_layers, "chunks": 1, "tiles": 1}
-    restore = _restore_states(facts)
+    restore = _restore_states(facts, snapshots=snapshots)
     prefill_body = _layer_major(prefill) if offload else _chunk_major(prefill)
     return Programs(
         decode=Program(
@@ -320,13 +320,13 @@ def _localise(step: Step, shape: Shape, *, last: str = "last") -> Step:
     )
 
 
-def _restore_states(facts: ModelFacts) -> Body:
+def _restore_states(facts: ModelFacts, *, snapshots: bool) -> Body:
     """Before layer 0 every sequence that enters gets its states: a snapshot's, or zero."""
     if not facts.num_linear:
         return ()
     step = _step(
         "restore",
-        reads="snaps:snaps[l]",
+        reads="snaps:snaps[l]" if snapshots else "",
         writes="conv_state:conv_state[l,0] recurrent_state:recurrent_state[l,0]",
         rows="1",
     )

@@ -6,9 +6,8 @@ from math import prod
 
 from firmtoken.compiler.facts import CacheChoice, Laid, ModelFacts, Split, TensorFacts
 from firmtoken.compiler.ledger import Ledger
-from firmtoken.compiler.passes.allocate_buffers import align_up
 from firmtoken.compiler.places import Buffer, Space, Weight
-from firmtoken.compiler.tensor_bytes import ELEMENT_BYTES
+from firmtoken.compiler.tensor_bytes import ELEMENT_BYTES, align_up
 
 DEVICE_SPACES = (
     "weights",

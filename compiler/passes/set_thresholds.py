@@ -1,5 +1,6 @@
 """`set_thresholds`: from how many tokens on a prompt streams the bank, how often decode runs between, deadlines."""
 
+from firmtoken.compiler.errors import PlanError, Refusal
 from firmtoken.compiler.facts import (
     Batches,
     Candidates,
@@ -92,6 +93,7 @@ def _on_demand_below(
 ) -> OnDemand:
     asked = profile.schedule.on_demand_below
     if asked != "auto":
+        _refuse_long_extend(asked, batches.moe_chunk)
         return OnDemand(cold=asked, warm=asked)
     if residency.missing == 0:
         return OnDemand(cold=0, warm=0)
@@ -99,6 +101,22 @@ def _on_demand_below(
     return OnDemand(
         cold=_crossing(costs, residency, residency.fraction, most),
         warm=_crossing(costs, residency, hit_rate(residency.fraction), most),
+    )
+
+
+def _refuse_long_extend(asked: int, chunk: int) -> None:
+    # `extend` is one chunk: prompts of `asked` - 1 tokens must still fit.
+    if asked - 1 <= chunk:
+        return
+    raise PlanError(
+        (
+            Refusal(
+                field="schedule.on_demand_below",
+                message=f"on demand takes one chunk of {chunk:,} tokens at most, not `{asked - 1}`",
+                hint=f"set it to at most {chunk + 1}, or raise `schedule.prefill_chunk`",
+                code="contradiction",
+            ),
+        )
     )
 
 

@@ -1,6 +1,6 @@
 """`split_memory`: context first, then experts: both ledgers to the byte, and the frontier they were chosen from."""
 
-from firmtoken.compiler.errors import PlanError
+from firmtoken.compiler.errors import PlanError, Refusal
 from firmtoken.compiler.facts import (
     Batches,
     CacheChoice,
@@ -14,7 +14,7 @@ from firmtoken.compiler.ledger_lines import num_pages, state_slots
 from firmtoken.compiler.machine import describe_machine
 from firmtoken.compiler.quantities import percent, size
 from firmtoken.compiler.shortages import refuse
-from firmtoken.compiler.split_warnings import split_warnings
+from firmtoken.compiler.split_warnings import SMALL_CONTEXT, split_warnings
 from firmtoken.schema.profile import Profile
 
 
@@ -26,6 +26,7 @@ def split_memory(
     candidates: Candidates,
 ) -> Split:
     """Everything about memory; raises `PlanError` with numbers and the largest value that fits."""
+    _refuse_empty_range(profile, facts)
     fits = Fits(profile, facts, batches, cache, candidates, describe_machine(profile.hardware))
     most = longest_context(profile, facts)
     chosen, pick = _choose(fits, most)
@@ -49,6 +50,22 @@ def split_memory(
         host=host.ledger,
         frontier=frontier(fits, chosen, most),
         warnings=split_warnings(fits, chosen, pick),
+    )
+
+
+def _refuse_empty_range(profile: Profile, facts: ModelFacts) -> None:
+    slots = profile.experts.slots
+    if slots == "auto" or slots >= facts.num_layers:
+        return
+    raise PlanError(
+        (
+            Refusal(
+                field="experts.slots",
+                message=f"`{slots}` slots are fewer than one for each of {facts.num_layers} layers",
+                hint=f"write at least `{facts.num_layers}`, or `auto`",
+                code="contradiction",
+            ),
+        )
     )
 
 
@@ -89,7 +106,9 @@ def _context_because(fits: Fits, chosen: Fit, pick: Pick | None, limited_by: str
     paid = f"{size(kv.bytes)} of {fits.cache.kv_dtype} pages for a pool of {chosen.pool:,}"
     if isinstance(asked, int):
         bound = "" if limited_by == "asked" else f", the model ends at {chosen.context:,}"
-        return f"{asked:,} tokens were asked for{bound}; reserved first: {paid}"
+        own = min(SMALL_CONTEXT, fits.facts.max_positions)
+        note = f"; note: agents often need {own:,}" if chosen.context < own else ""
+        return f"{asked:,} tokens were asked for{bound}; reserved first: {paid}{note}"
     if asked == "max":
         ends = "the model's positions" if limited_by == "model" else "the largest that fits"
         return f"`max`: {ends}; {paid}"
