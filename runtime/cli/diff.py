@@ -6,9 +6,7 @@ from firmtoken.compiler.plan import Plan
 from firmtoken.compiler.plan_json import plan_to_data
 from firmtoken.runtime.cli.compiled import compile_argument
 
-SHOWN = ("context", "experts", "kv_cache", "kernels", "streams", "schedule", "admission")
-NAMES = ("op", "phase", "format", "name")
-"""What tells the items of a list apart, so that kernels are compared with their like."""
+SHOWN = ("context", "experts", "kv_cache", "schedule", "admission")
 
 
 def diff_plans(first: str, second: str, overrides: Sequence[str]) -> int:
@@ -67,21 +65,15 @@ def _leaves(plan: Plan) -> Iterator[tuple[str, object]]:
     data = plan_to_data(plan)
     for name in SHOWN:
         yield from _walk(name, data[name])
+    for kernel in plan.kernels:
+        yield f"kernels.{kernel.op}.{kernel.phase}", kernel.kernel
+    yield "streams", f"{plan.streams.layout}: {', '.join(plan.streams.names)}"
 
 
 def _walk(path: str, value: object) -> Iterator[tuple[str, object]]:
     if isinstance(value, Mapping):
         for key, inner in value.items():
-            if key not in ("because", "rejected", "evidence"):
+            if key != "because":
                 yield from _walk(f"{path}.{key}", inner)
-    elif isinstance(value, list | tuple) and any(isinstance(item, Mapping) for item in value):
-        for index, item in enumerate(value):
-            yield from _walk(f"{path}.{_item_name(item, index)}", item)
     else:
         yield path, value
-
-
-def _item_name(item: object, index: int) -> str:
-    if not isinstance(item, Mapping):
-        return str(index)
-    return ".".join(str(item[name]) for name in NAMES if name in item) or str(index)

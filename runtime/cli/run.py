@@ -4,9 +4,10 @@ Imports stand inside the functions, and only here (STYLE.md 7): `ft --help` and 
 server, nor `ft schema` for the compiler.
 """
 
+import functools
 import sys
 from collections.abc import Callable
-from typing import Any  # Any: click's decorators take and give any callable
+from typing import NoReturn, ParamSpec
 
 import rich_click as click
 
@@ -30,6 +31,26 @@ _set = click.option(
 _profile = click.argument("profile")
 
 
+P = ParamSpec("P")
+
+
+def _answering(command: Callable[P, int]) -> Callable[P, NoReturn]:
+    """Leave with the command's exit code, told failures with theirs, and Ctrl-C with 130 in any phase."""
+
+    @functools.wraps(command)
+    def answer(*arguments: P.args, **options: P.kwargs) -> NoReturn:
+        try:
+            code = command(*arguments, **options)
+        except Failure as failure:
+            tell(failure)
+            code = failure.exit_code
+        except KeyboardInterrupt:
+            code = INTERRUPTED
+        sys.exit(code)
+
+    return answer
+
+
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def ft() -> None:
     """Serves Mixture-of-Experts models bigger than the GPU's memory, from a profile compiled into a fixed plan."""
@@ -40,7 +61,8 @@ def ft() -> None:
 @_set
 @click.option("--host", help="Address to bind: short for `--set server.host=...`.")
 @click.option("--port", help="Port to bind: short for `--set server.port=...`.")
-def run(profile: str, overrides: tuple[str, ...], host: str | None, port: str | None) -> None:
+@_answering
+def run(profile: str, overrides: tuple[str, ...], host: str | None, port: str | None) -> int:
     """Compile PROFILE, load the model and serve it.
 
     Prints the plan's summary before anything is allocated, then progress, then `ready` with the address.
@@ -49,7 +71,7 @@ def run(profile: str, overrides: tuple[str, ...], host: str | None, port: str | 
 
     short = [("server.host", host), ("server.port", port)]
     given = [f"{field}={value}" for field, value in short if value is not None]
-    _finish(lambda: launch(profile, (*overrides, *given)))
+    return launch(profile, (*overrides, *given))
 
 
 @ft.command()
@@ -63,58 +85,63 @@ def run(profile: str, overrides: tuple[str, ...], host: str | None, port: str | 
 )
 @click.option("--output", metavar="FILE", help="Write to FILE instead of stdout.")
 @click.option("--unroll", metavar="PROGRAM", help="Print a program step by step: decode, ...")
+@_answering
 def plan(
     profile: str,
     overrides: tuple[str, ...],
     form: str | None,
     output: str | None,
     unroll: str | None,
-) -> None:
+) -> int:
     """Compile PROFILE and show the plan; needs no GPU."""
     from firmtoken.runtime.cli.plan import show_plan
 
-    _finish(lambda: show_plan(profile, overrides, form=form, output=output, program=unroll))
+    return show_plan(profile, overrides, form=form, output=output, program=unroll)
 
 
 @ft.command()
 @click.argument("profiles", nargs=-1, required=True)
 @_set
-def check(profiles: tuple[str, ...], overrides: tuple[str, ...]) -> None:
+@_answering
+def check(profiles: tuple[str, ...], overrides: tuple[str, ...]) -> int:
     """Validate, compile and verify each of PROFILES; needs no GPU."""
     from firmtoken.runtime.cli.check import check_profiles
 
-    _finish(lambda: check_profiles(profiles, overrides))
+    return check_profiles(profiles, overrides)
 
 
 @ft.command()
 @_profile
 @click.argument("path", required=False)
 @_set
-def explain(profile: str, path: str | None, overrides: tuple[str, ...]) -> None:
+@_answering
+def explain(profile: str, path: str | None, overrides: tuple[str, ...]) -> int:
     """Say why: for one PATH of the plan (`context`, `kernels.attention.decode`), or for all."""
     from firmtoken.runtime.cli.explain import explain_plan
 
-    _finish(lambda: explain_plan(profile, path, overrides))
+    return explain_plan(profile, path, overrides)
 
 
 @ft.command()
 @click.argument("first")
 @click.argument("second")
 @_set
-def diff(first: str, second: str, overrides: tuple[str, ...]) -> None:
+@_answering
+def diff(first: str, second: str, overrides: tuple[str, ...]) -> int:
     """Compare the plans of two profiles; `--set` applies to both."""
     from firmtoken.runtime.cli.diff import diff_plans
 
-    _finish(lambda: diff_plans(first, second, overrides))
+    return diff_plans(first, second, overrides)
 
 
 @ft.command()
 @click.argument("part", type=click.Choice(["profile", "hardware", "model"]), default="profile")
-def schema(part: str) -> None:
+@_answering
+def schema(part: str) -> int:
     """Print the JSON Schema of a profile, for editors; or of a hardware or model file."""
     from firmtoken.runtime.cli.schema import print_schema
 
-    _finish(lambda: print_schema(part))
+    return print_schema(part)
 
 
 @ft.command()
@@ -128,19 +155,22 @@ def schema(part: str) -> None:
     default="table",
     show_default=True,
 )
-def bench(profile: str, overrides: tuple[str, ...], runs: int, form: str) -> None:
+@_answering
+def bench(profile: str, overrides: tuple[str, ...], runs: int, form: str) -> int:
     """Measure PROFILE on this machine: the engine alone, then through HTTP."""
     from firmtoken.runtime.cli.bench import bench as measure
 
-    _finish(lambda: measure(profile, overrides, runs=runs, form=form))
+    return measure(profile, overrides, runs=runs, form=form)
 
 
 @ft.command()
-def version() -> None:
+@_answering
+def version() -> int:
     """Print the version."""
     from firmtoken import __version__
 
     print(__version__)
+    return 0
 
 
 def main() -> None:
@@ -149,18 +179,6 @@ def main() -> None:
         ft(prog_name="ft")
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
-
-
-def _finish(command: Callable[[], int]) -> Any:  # Any: it does not return
-    """Leave with the command's exit code, told failures with theirs."""
-    try:
-        code = command()
-    except Failure as failure:
-        tell(failure)
-        code = failure.exit_code
-    except KeyboardInterrupt:
-        code = INTERRUPTED
-    sys.exit(code)
 
 
 if __name__ == "__main__":

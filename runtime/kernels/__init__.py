@@ -1,8 +1,8 @@
 """One folder an op: cards (data, no torch), a reference, implementations.
 
-A kernel is `kernel(batch, *, <operands>, <constants>) -> None` (`fetch` returns the bytes it moved). Operands have
-the names of `compiler/ops.py`, are cut to the launch's rows, and are written in place; an absent operand is left out.
-Nothing is kept between calls.
+A kernel is `kernel(batch, *, <operands>, <constants>) -> None` (`fetch` returns the bytes it moved, `admit` its hits).
+Operands have the names of `compiler/ops.py`, are cut to the launch's rows, and are written in place; an absent operand
+is left out. Nothing is kept between calls.
 """
 
 import importlib

@@ -1,0 +1,152 @@
+"""Chat templates: a checkpoint's own Jinja text, rendered in a sandbox, as transformers renders it.
+
+TemplateFault
+├── BadTemplate          the checkpoint's template does not compile
+└── TemplateRefused      the template refused these messages, in its own words
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import jinja2
+from jinja2 import nodes
+from jinja2.exceptions import SecurityError
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import Namespace
+
+MAX_RENDERED_CHARACTERS = 64 * 2**20
+"""A template is a stranger's program: its output has a bound, like a request body."""
+
+
+class TemplateFault(Exception):
+    """Root of this tree."""
+
+
+class BadTemplate(TemplateFault):
+    """The checkpoint's template does not compile; the sentence names the line."""
+
+
+class TemplateRefused(TemplateFault):
+    """The template raised: its own sentence, or what is wrong with the messages it was given."""
+
+
+class ChatTemplate:
+    """One compiled template; owned by the server, safe to render from any thread."""
+
+    def __init__(
+        self,
+        source: str,
+        *,
+        special_tokens: Mapping[str, str],
+        now: Callable[[], datetime] = datetime.now,
+    ) -> None:
+        self._special_tokens = dict(special_tokens)
+        try:
+            self._template = _environment(now).from_string(source)
+        except jinja2.TemplateSyntaxError as error:
+            raise BadTemplate(f"line {error.lineno}: {error.message}") from error
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, object]],
+        *,
+        add_generation_prompt: bool,
+        variables: Mapping[str, object],
+    ) -> str:
+        """The prompt's text; `variables` are the request's `chat_template_kwargs`."""
+        pieces: list[str] = []
+        length = 0
+        try:
+            for piece in self._template.generate(
+                **self._special_tokens
+                | dict(variables)
+                | {"messages": messages, "add_generation_prompt": add_generation_prompt}
+            ):
+                length += len(piece)
+                if length > MAX_RENDERED_CHARACTERS:
+                    raise TemplateRefused(
+                        f"the chat template wrote more than {MAX_RENDERED_CHARACTERS} characters"
+                    )
+                pieces.append(piece)
+        except (jinja2.TemplateError, TypeError, ValueError, LookupError, ArithmeticError) as error:
+            # The last four are what Python operators in a template raise on values of the wrong kind.
+            raise TemplateRefused(str(error) or type(error).__name__) from error
+        except RecursionError as error:
+            raise TemplateRefused("the chat template recursed too deeply") from error
+        return "".join(pieces)
+
+
+def _environment(now: Callable[[], datetime]) -> ImmutableSandboxedEnvironment:
+    """As transformers' `_compile_jinja_template`: trimmed blocks, loop controls, three functions."""
+
+    def raise_exception(message: str) -> None:
+        raise jinja2.TemplateError(message)
+
+    def strftime_now(format: str) -> str:  # noqa: A002  templates may pass it by this name
+        return now().strftime(format)
+
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, loopcontrols]
+    )
+    environment.filters["tojson"] = _tojson
+    environment.globals["raise_exception"] = raise_exception
+    environment.globals["strftime_now"] = strftime_now
+    # The classes themselves would hand a template their attributes; transformers closes the same two holes.
+    environment.globals["dict"] = _new_dict
+    environment.globals["namespace"] = _PlainNamespace
+    return environment
+
+
+class _GenerationTag(Extension):
+    """`{% generation %}` marks an assistant's tokens for training; a server renders what it encloses."""
+
+    tags: set[str] = {"generation"}  # noqa: RUF012  jinja2's own type of this attribute
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+class _PlainNamespace(Namespace):
+    """A namespace without private names."""
+
+    def __init__(*args: object, **values: object) -> None:  # `namespace(self=...)` must work
+        self, *rest = args
+        attributes = dict(*rest, **values)
+        for name in attributes:
+            _refuse_private(name)
+        Namespace.__init__(self, attributes)
+
+    def __setitem__(self, name: str, value: object) -> None:
+        _refuse_private(name)
+        super().__setitem__(name, value)
+
+
+def _refuse_private(name: str) -> None:
+    if name.startswith("_"):
+        raise SecurityError(f"a namespace cannot hold `{name}`: the name begins with `_`")
+
+
+def _new_dict(*args: Any, **values: object) -> dict[Any, Any]:  # Any: as `dict` itself takes
+    return dict(*args, **values)
+
+
+def _tojson(
+    value: object,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    # Jinja's own filter escapes for HTML, which would change the prompt.
+    return json.dumps(
+        value,
+        ensure_ascii=ensure_ascii,
+        indent=indent,
+        separators=separators,
+        sort_keys=sort_keys,
+    )

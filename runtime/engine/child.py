@@ -1,0 +1,167 @@
+"""The engine's process: `python -m firmtoken.runtime.engine.child FD` speaks `messages.py` on that socket.
+
+Idle, it sleeps on the socket. It ends with its parent, with `Stop`, or with a `Fault`, whose code is its exit code.
+"""
+
+import contextlib
+import ctypes
+import faulthandler
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable
+
+import torch
+
+from firmtoken.compiler.errors import PlanRefused
+from firmtoken.compiler.plan import Plan
+from firmtoken.compiler.plan_json import BadPlan, plan_from_json
+from firmtoken.compiler.verify import verify
+from firmtoken.runtime.engine.channel import Channel
+from firmtoken.runtime.engine.engine import Engine
+from firmtoken.runtime.engine.launches import NoKernel
+from firmtoken.runtime.engine.loading import NoFolder, checkpoint_folder, load_weights
+from firmtoken.runtime.engine.messages import Abort, Add, Down, Fault, Progress, Ready, Start, Stop
+from firmtoken.runtime.engine.program import Interpreter
+from firmtoken.runtime.engine.warm_up import warm_up
+from firmtoken.runtime.memory.arena import Arena, NoMemory
+from firmtoken.runtime.weights.errors import LoadError
+
+PR_SET_PDEATHSIG = 1
+STATS_EVERY_S = 1.0
+PROGRESS_EVERY_S = 0.1
+WRONG_MACHINE, BROKEN_INPUT, ENGINE_DIED = 3, 1, 4
+"""Exit codes of D10: refused, failed while running, died."""
+
+Clock = Callable[[], float]
+
+
+def main() -> None:
+    """The whole life of the process."""
+    faulthandler.enable()
+    die_with_parent()
+    channel = Channel(socket.socket(fileno=int(sys.argv[1])))
+    sys.exit(run(channel, time.monotonic))
+
+
+def die_with_parent() -> None:
+    """The kernel kills us when the thread that started us ends."""
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def run(channel: Channel, clock: Clock) -> int:
+    """Loads, serves, and says why it ends; the exit code."""
+    try:
+        first = channel.wait()
+        if isinstance(first, Start):
+            serve(channel, start(channel, first, clock), clock)
+    except BrokenPipeError:
+        return 0  # the server is gone: nobody is left to tell
+    except (
+        Exception
+    ) as error:  # the last handler of this process: whatever it was, the server must hear of it
+        fault = describe(error)
+        with contextlib.suppress(OSError):
+            channel.send(fault)
+        return fault.code
+    return 0
+
+
+def start(channel: Channel, message: Start, clock: Clock) -> "Server":
+    """Everything is checked, allocated, loaded and warm when this returns."""
+    begun = clock()
+    torch.set_num_threads(message.threads)
+    plan = plan_from_json(message.plan)
+    verify(plan)
+    folder = checkpoint_folder(plan)
+    interpreter = Interpreter(plan, Arena(plan.spaces, message.segments))
+    load_weights(plan, interpreter, folder, Reporter(channel, clock))
+    loaded = clock()
+    channel.send(Progress(phase="warm-up", done=0, total=0))
+    warm_up(plan, interpreter)
+    server = Server(channel, plan, interpreter)
+    channel.send(Ready(load_s=loaded - begun, warm_up_s=clock() - loaded))
+    return server
+
+
+class Reporter:
+    """Progress of the loader, a few times a second."""
+
+    def __init__(self, channel: Channel, clock: Clock) -> None:
+        self._channel = channel
+        self._clock = clock
+        self._phase = ""
+        self._said_at = 0.0
+
+    def __call__(self, phase: str, done: int, total: int) -> None:
+        """Says it if it is news."""
+        now = self._clock()
+        if phase != self._phase or done == total or now - self._said_at >= PROGRESS_EVERY_S:
+            self._phase, self._said_at = phase, now
+            self._channel.send(Progress(phase=phase, done=done, total=total))
+
+
+class Server:
+    """An engine and its messages."""
+
+    def __init__(self, channel: Channel, plan: Plan, interpreter: Interpreter) -> None:
+        self.engine = Engine(plan, interpreter, channel.send, self.poll)
+        self.stopping = False
+        self._channel = channel
+
+    def poll(self) -> None:
+        """Handles what has arrived."""
+        for message in self._channel.arrived():
+            self.handle(message)
+
+    def handle(self, message: Down) -> None:
+        """One message; `Stop` ends every request."""
+        if isinstance(message, Stop):
+            self.stopping = True
+        elif isinstance(message, Add | Abort) and not self.stopping:
+            self.engine.handle(message)
+        if self.stopping:
+            self.engine.abort_all()
+
+
+def serve(channel: Channel, server: Server, clock: Clock) -> None:
+    """Steps while there is work, sleeps while there is none."""
+    said_at = clock()
+    while not server.stopping:
+        if server.engine.idle:
+            channel.send(server.engine.stats())
+            server.handle(channel.wait())
+        server.poll()
+        server.engine.step()
+        if clock() - said_at >= STATS_EVERY_S:
+            said_at = clock()
+            channel.send(server.engine.stats())
+
+
+def describe(error: Exception) -> Fault:
+    """What the server is told; the stack is for the log file."""
+    detail = "".join(traceback.format_exception(error))
+    match error:
+        case PlanRefused() | BadPlan():
+            code, hint = (
+                WRONG_MACHINE,
+                "compile the profile again; a plan file is not meant to be edited",
+            )
+        case NoKernel():
+            code, hint = WRONG_MACHINE, "choose another kernel under `kernels:`"
+        case NoMemory():
+            code, hint = WRONG_MACHINE, "free memory, or ask for less under `hardware`"
+        case LoadError() | NoFolder():
+            code, hint = BROKEN_INPUT, error.hint
+        case _:
+            code, hint = ENGINE_DIED, "the stack is in the log; please report it"
+            return Fault(
+                message=f"the engine failed: {error!r}", hint=hint, code=code, detail=detail
+            )
+    return Fault(message=str(error), hint=hint, code=code, detail=detail)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,139 @@
+"""From a bound step to a launch: which kernel, which operands, which batch."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any  # operands and results differ by op
+
+from firmtoken.compiler.choices import KernelChoice
+from firmtoken.compiler.program import BoundStep, BoundYield, Flat, Value
+from firmtoken.compiler.sessions import PHASE
+from firmtoken.runtime.engine.batches import SPAN, Cut, Key
+from firmtoken.runtime.engine.streams import MAIN
+from firmtoken.runtime.engine.views import Views, Window
+from firmtoken.runtime.kernels import load_entry
+from firmtoken.runtime.kernels.batch import Batch
+
+COUNTED = ("fetch", "admit")
+"""Ops whose return value is counted: bytes moved, experts found in their slots."""
+
+
+class NoKernel(LookupError):
+    """A step that no kernels row covers, or a row whose kernel is not there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """A step with its kernel and operands bound; what is left is the batch."""
+
+    step: BoundStep
+    call: Callable[[Batch], Any]
+    key: Key
+    """Which of the run's batches it takes."""
+    on_main: bool
+    plain: bool
+    """On `main`, without events, holds or counters: nothing but the call."""
+    counted: bool
+    waits: tuple[Value, ...]
+
+
+Bound = tuple[Launch | BoundYield, ...]
+
+
+class Kernels:
+    """The kernels rows of a plan, loaded."""
+
+    def __init__(self, rows: Sequence[KernelChoice]) -> None:
+        self._rows = tuple(rows)
+        for row in rows:
+            if row.status != "ready":
+                raise NoKernel(f"kernel `{row.kernel}` of `{row.op}` is only planned")
+        self._loaded = {row.entry: load_entry(row.entry) for row in rows}
+
+    def choose(self, step: BoundStep, program: str, rows: int) -> Callable[..., Any]:
+        """The kernel that the step names, with its constants bound."""
+        for row in self._rows:
+            named = (row.op, row.kernel, row.phase) == (
+                step.step.op,
+                step.step.kernel,
+                PHASE[program],
+            )
+            if named and row.sizes[0] <= rows <= row.sizes[1]:
+                return partial(self._loaded[row.entry], **row.constants)
+        raise NoKernel(
+            f"no kernels row for `{step.step.op}` by `{step.step.kernel}` with {rows} rows in {program}"
+        )
+
+
+def bind_program(
+    flat: Flat,
+    program: str,
+    cut: Cut,
+    views: Views,
+    kernels: Kernels,
+    *,
+    experts_per_token: int,
+    entry_waits: tuple[Value, ...],
+) -> Bound:
+    """Every launch of a program for launches of these rows; `entry_waits` are the first main launch's."""
+    bound: list[Launch | BoundYield] = []
+    for item in flat:
+        if isinstance(item, BoundYield):
+            bound.append(item)
+            continue
+        window, key, rows = _place(item, cut, experts_per_token)
+        waits = item.waits
+        if item.step.stream == MAIN:
+            waits, entry_waits = (*entry_waits, *waits), ()
+        operands = {name: views.cut(value, window) for name, value in item.operands.items()}
+        bound.append(
+            _launch(item, partial(kernels.choose(item, program, rows), **operands), key, waits)
+        )
+    return tuple(bound)
+
+
+def _launch(
+    item: BoundStep, call: Callable[..., Any], key: Key, waits: tuple[Value, ...]
+) -> Launch:
+    on_main = item.step.stream == MAIN
+    counted = item.step.op in COUNTED
+    busy = waits or item.records or item.holds or item.drops or counted
+    return Launch(
+        step=item,
+        call=call,
+        key=key,
+        on_main=on_main,
+        plain=on_main and not busy,
+        counted=counted,
+        waits=waits,
+    )
+
+
+def _place(item: BoundStep, cut: Cut, experts_per_token: int) -> tuple[Window, Key, int]:
+    """Rows of the operands, the batch's key and the number of rows, by the step's unit and place."""
+    unit = item.step.rows
+    c = item.at.get("c", 0)
+    tiles = cut.chunks[c] if cut.chunks else (0,)
+    chunk_rows = sum(tiles)
+    tokens = (0, chunk_rows)
+    tile_rows = chunk_rows
+    key: Key = ("tokens", c)
+    if unit == "tile":
+        t = item.at.get("t", 0)
+        first, tile_rows = sum(tiles[:t]), tiles[t]
+        tokens, key = (first, first + tile_rows), ("tile", c, t)
+    elif unit not in ("tokens", "pairs"):
+        key = SPAN
+    window = Window(
+        tokens=tokens,
+        tile=(0, tile_rows),
+        pairs=(0, chunk_rows * experts_per_token),
+        sequences=(0, cut.num_seqs),
+    )
+    rows = {
+        "tile": tile_rows,
+        "tokens": chunk_rows,
+        "pairs": chunk_rows * experts_per_token,
+        "sequences": cut.num_seqs,
+    }
+    return window, key, rows.get(unit, 1)

@@ -1,0 +1,267 @@
+"""The scheduler: who is admitted, what the next step works on, who gives way. Knows no torch, no clock, no device.
+
+First come, first served. A request that waits for pages may be passed by those that fit, a few times. When pages run
+out, the prefix cache gives way, then the youngest sequence whose whole need is not reserved; it comes back first.
+"""
+
+from bisect import insort
+from collections.abc import Mapping
+
+from firmtoken.compiler.admission import need
+from firmtoken.runtime.engine.holdings import Holdings, Park
+from firmtoken.runtime.engine.limits import Limits
+from firmtoken.runtime.engine.messages import Admitted, Done, FinishReason, Log, Tokens, Up
+from firmtoken.runtime.engine.sequence import Phase, Sequence
+from firmtoken.runtime.engine.work import Decode, Span, form_span
+from firmtoken.runtime.memory.shortage import NoPages, NoStateSlots, Shortage
+
+Drawn = Mapping[int, int]
+"""Request id -> token."""
+
+
+class Scheduler:
+    """Owns all sequences; messages about them are collected by `collect`."""
+
+    def __init__(self, limits: Limits, park: Park) -> None:
+        self.limits = limits
+        self.holdings = Holdings(limits, park)
+        self.waiting: list[Sequence] = []
+        """By arrival."""
+        self.open_span: Span | None = None
+        self.preemptions = 0
+        self.prompt_tokens = 0
+        self.cached_tokens = 0
+        self.output_tokens = 0
+        self._sequences: dict[int, Sequence] = {}
+        self._decode_is_due = False
+        self._messages: list[Up] = []
+
+    @property
+    def idle(self) -> bool:
+        """Nothing to do until a message comes."""
+        return not self._sequences
+
+    @property
+    def running(self) -> tuple[Sequence, ...]:
+        """Admitted sequences, oldest first."""
+        return tuple(self.holdings.members)
+
+    def add(self, sequence: Sequence) -> None:
+        """Queues a request, or ends it at once if it could never finish."""
+        self._sequences[sequence.request_id] = sequence
+        total = sequence.prompt_tokens + sequence.max_output
+        pages = need(sequence.prompt_tokens, sequence.max_output, self.limits.page_size)
+        if total > self.limits.effective_context or pages > self.limits.usable_pages:
+            self._end(
+                sequence,
+                "error",
+                f"{total} tokens need {pages} pages; the context is {self.limits.effective_context} tokens "
+                f"and the pool has {self.limits.usable_pages} pages",
+            )
+            return
+        self._queue(sequence)
+
+    def abort(self, request_id: int) -> None:
+        """Ends a request in whatever phase it is; a request that ended already is none of our business."""
+        sequence = self._sequences.get(request_id)
+        if sequence is None:
+            return
+        if self.open_span is not None and sequence.phase is Phase.PREFILL:
+            self.open_span.dropped.add(request_id)
+        self._end(sequence, "abort", "")
+
+    def abort_all(self) -> None:
+        """Ends every request."""
+        for request_id in tuple(self._sequences):
+            self.abort(request_id)
+
+    def schedule(self) -> Span | Decode | None:
+        """The next step's work; None when there is nothing to compute."""
+        self._admit()
+        prefilling = self._in_phase(Phase.PREFILL)
+        if prefilling and not (self._decode_is_due and self._in_phase(Phase.DECODE)):
+            self._decode_is_due = True
+            return self._open(form_span(prefilling, self.limits))
+        self._decode_is_due = False
+        return self._batch(self._grow_all())
+
+    def decode_at_yield(self) -> Decode | None:
+        """A decode step inside the open span: those that can go on without preempting anybody."""
+        ready = [
+            sequence
+            for sequence in self._in_phase(Phase.DECODE)
+            if self.holdings.can_cover(sequence, len(sequence.token_ids))
+            # Covers at once: the next one counts what this one took.
+            and self._covered(sequence)
+        ]
+        return self._batch(ready)
+
+    def complete_span(self, span: Span, drawn: Drawn) -> None:
+        """The span went through: commit lengths, cache prefixes, take over the drawn tokens."""
+        self.open_span = None
+        for piece in span.kept:
+            sequence = piece.sequence
+            sequence.computed = piece.end
+            if self.limits.hybrid and piece.boundary:
+                sequence.shadow_len = piece.boundary
+        self.holdings.offer([piece.sequence for piece in span.kept])
+        finals = tuple(piece.sequence for piece in span.kept if piece.final)
+        for sequence in finals:
+            sequence.phase = Phase.DECODE
+        self._append(finals, drawn)
+
+    def complete_decode(self, decode: Decode, drawn: Drawn) -> None:
+        """The batch's last tokens are in the cache now, and each drew one more."""
+        for sequence in decode.sequences:
+            sequence.computed += 1
+            if self.limits.hybrid and sequence.computed % self.limits.page_size == 0:
+                sequence.shadow_len = sequence.computed
+        self._append(decode.sequences, drawn)
+
+    def collect(self) -> list[Up]:
+        """Messages since the last call."""
+        messages, self._messages = self._messages, []
+        return messages
+
+    def _in_phase(self, phase: Phase) -> list[Sequence]:
+        return [sequence for sequence in self.holdings.members if sequence.phase is phase]
+
+    def _queue(self, sequence: Sequence) -> None:
+        sequence.phase = Phase.WAITING
+        sequence.refused_at = None
+        insort(self.waiting, sequence, key=lambda waiting: waiting.arrival)
+
+    def _admit(self) -> None:
+        for sequence in tuple(self.waiting):
+            head = self.waiting[0]
+            if sequence is not head and head.passed >= self.limits.max_passes:
+                return
+            try:
+                self._admit_one(sequence)
+            except NoPages:
+                continue
+            except NoStateSlots:
+                return
+            if sequence is not head:
+                head.passed += 1
+        if self.waiting and not self.holdings.members:
+            self._end(self.waiting[0], "error", "refused by an engine in which nothing runs")
+
+    def _admit_one(self, sequence: Sequence) -> None:
+        """Admits or raises a `Shortage`; does not ask twice while nothing was given back."""
+        if sequence.refused_at == self.holdings.version:
+            raise NoPages(f"request {sequence.request_id} was refused with as much before")
+        try:
+            self.holdings.admit(sequence)
+        except Shortage as shortage:
+            self._log_wait(sequence, shortage)
+            if isinstance(shortage, NoPages):
+                sequence.refused_at = self.holdings.version
+            raise
+        self.waiting.remove(sequence)
+        sequence.phase = Phase.PREFILL
+        self.holdings.members.sort(key=lambda member: member.arrival)
+        resumed = sequence.preemptions > 0
+        if not resumed:
+            sequence.cached_tokens = sequence.hit_tokens
+            self.prompt_tokens += sequence.prompt_tokens
+            self.cached_tokens += sequence.cached_tokens
+        self._messages.append(
+            Admitted(
+                request_id=sequence.request_id,
+                cached_tokens=sequence.hit_tokens,
+                pages=self.holdings.wanted(sequence),
+                waiting=len(self.waiting),
+                resumed=resumed,
+            )
+        )
+
+    def _log_wait(self, sequence: Sequence, shortage: Shortage) -> None:
+        if sequence.refused_at is None:
+            line = (
+                f"request {sequence.request_id} waits, {len(self.waiting)} in the queue: {shortage}"
+            )
+            self._messages.append(Log(line=line))
+
+    def _open(self, span: Span) -> Span:
+        for piece in span.pieces:
+            self.holdings.cover(piece.sequence, piece.end)
+        self.open_span = span
+        return span
+
+    def _batch(self, sequences: list[Sequence]) -> Decode | None:
+        if not sequences:
+            return None
+        return Decode(sequences=tuple(sequences), size=self.limits.padded(len(sequences)))
+
+    def _covered(self, sequence: Sequence) -> bool:
+        self.holdings.cover(sequence, len(sequence.token_ids))
+        return True
+
+    def _grow_all(self) -> list[Sequence]:
+        """Decoding sequences, each with room for its next token; the youngest give way, oldest are served first."""
+        ready = []
+        for sequence in self._in_phase(Phase.DECODE):
+            num_tokens = len(sequence.token_ids)
+            while sequence.phase is Phase.DECODE:
+                if self.holdings.can_cover(sequence, num_tokens):
+                    self.holdings.cover(sequence, num_tokens)
+                    ready.append(sequence)
+                    break
+                self._preempt_youngest(sequence)
+        return ready
+
+    def _preempt_youngest(self, wanting: Sequence) -> None:
+        # `wanting` grows beyond what it reserved, so it is one of them; whoever is ready already is older.
+        youngest = max(
+            (member for member in self.holdings.members if not member.whole),
+            key=lambda member: member.arrival,
+        )
+        if self.holdings.members == [wanting]:
+            self._end(
+                wanting,
+                "error",
+                f"no page left for token {len(wanting.token_ids)} of the only running request",
+            )
+            return
+        self.holdings.offer([youngest])
+        self.holdings.release(youngest)
+        youngest.preemptions += 1
+        self.preemptions += 1
+        self._queue(youngest)
+        line = f"request {youngest.request_id} gives way to {wanting.request_id} at token {len(youngest.token_ids)}"
+        self._messages.append(Log(line=line))
+
+    def _append(self, sequences: tuple[Sequence, ...], drawn: Drawn) -> None:
+        items = [(sequence.request_id, drawn[sequence.request_id]) for sequence in sequences]
+        if not items:
+            return
+        self._messages.append(Tokens(items=items))
+        self.output_tokens += len(items)
+        ended: list[tuple[Sequence, FinishReason]] = []
+        for sequence in sequences:
+            sequence.token_ids.append(drawn[sequence.request_id])
+            reason = sequence.finish_reason()
+            if reason is not None:
+                ended.append((sequence, reason))
+        self.holdings.offer([sequence for sequence, _ in ended])
+        for sequence, reason in ended:
+            self._end(sequence, reason, "")
+
+    def _end(self, sequence: Sequence, reason: FinishReason, message: str) -> None:
+        if sequence.phase is Phase.WAITING and sequence in self.waiting:
+            self.waiting.remove(sequence)
+        if sequence in self.holdings.members:
+            self.holdings.release(sequence)
+        sequence.phase = Phase.ENDED
+        del self._sequences[sequence.request_id]
+        self._messages.append(
+            Done(
+                request_id=sequence.request_id,
+                reason=reason,
+                message=message,
+                prompt_tokens=sequence.prompt_tokens,
+                cached_tokens=sequence.cached_tokens,
+                output_tokens=sequence.output_tokens,
+            )
+        )

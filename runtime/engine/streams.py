@@ -1,0 +1,132 @@
+"""Streams of a CPU device: `main` is the caller's thread, every other stream is a thread with a FIFO.
+
+Events have CUDA's semantics: a wait takes the last record before it in issue order; what was never recorded orders
+nothing. What `main` records has happened when it is issued, so it needs no event.
+"""
+
+import queue
+import threading
+from _thread import LockType, allocate_lock
+from collections.abc import Callable, Sequence
+
+import torch
+
+from firmtoken.compiler.program import Value
+
+MAIN = "main"
+
+
+class StreamFailed(Exception):
+    """A launch on a side stream raised; its exception is the cause."""
+
+
+class Event:
+    """Happens once. A lock costs a tenth of a condition variable."""
+
+    def __init__(self) -> None:
+        self._pending: LockType = allocate_lock()
+        self._pending.acquire()
+
+    def happen(self) -> None:
+        """Lets everyone who waits go on."""
+        self._pending.release()
+
+    def wait(self) -> None:
+        """Returns once it has happened."""
+        with self._pending:
+            pass
+
+
+Launched = Callable[[], None]
+
+
+class SideStream:
+    """A thread that runs what it is given, in order."""
+
+    def __init__(self, name: str) -> None:
+        self.failure: Exception | None = None
+        self._queue: queue.SimpleQueue[tuple[tuple[Event, ...], Launched, Event | None] | None]
+        self._queue = queue.SimpleQueue()
+        run = torch.inference_mode()(self._run)  # the mode belongs to a thread
+        self._thread = threading.Thread(target=run, name=f"stream {name}", daemon=True)
+        self._thread.start()
+
+    def issue(self, waits: tuple[Event, ...], launch: Launched, happened: Event | None) -> None:
+        """Enqueues a launch."""
+        self._queue.put((waits, launch, happened))
+
+    def close(self) -> None:
+        """Ends the thread after what it was given."""
+        self._queue.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        while (item := self._queue.get()) is not None:
+            waits, launch, happened = item
+            for event in waits:
+                event.wait()
+            try:
+                if self.failure is None:
+                    launch()
+            except (
+                Exception
+            ) as error:  # whatever a kernel raises belongs to the thread that waits for it
+                self.failure = error
+            finally:
+                if happened is not None:
+                    happened.happen()
+
+
+class Streams:
+    """All streams of a plan and the events between them."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._side = {name: SideStream(name) for name in names if name != MAIN}
+        self._events: dict[Value, Event] = {}
+
+    def wait(self, events: Sequence[Value]) -> None:
+        """`main` goes on when these have happened."""
+        for name in events:
+            event = self._events.get(name)
+            if event is not None:
+                event.wait()
+        self._check()
+
+    def record(self, events: Sequence[Value]) -> None:
+        """`main` records: it has happened, nobody needs to wait."""
+        for name in events:
+            self._events.pop(name, None)
+
+    def issue(
+        self, stream: str, waits: Sequence[Value], launch: Launched, records: Sequence[Value]
+    ) -> None:
+        """Enqueues a launch on a side stream."""
+        pending = tuple(self._events[name] for name in waits if name in self._events)
+        happened = Event() if records else None
+        for name in records:
+            assert happened is not None
+            self._events[name] = happened
+        self._side[stream].issue(pending, launch, happened)
+
+    def drain(self) -> None:
+        """Returns when every side stream is idle."""
+        for stream in self._side.values():
+            idle = Event()
+            stream.issue((), _nothing, idle)
+            idle.wait()
+        self._events.clear()
+        self._check()
+
+    def close(self) -> None:
+        """Ends the threads."""
+        for stream in self._side.values():
+            stream.close()
+
+    def _check(self) -> None:
+        for name, stream in self._side.items():
+            if stream.failure is not None:
+                raise StreamFailed(f"a launch on stream `{name}` failed") from stream.failure
+
+
+def _nothing() -> None:
+    pass

@@ -1,0 +1,33 @@
+"""fetch: copies the experts that `miss` lists from the layer's bank to their slots; no constants.
+
+bank uint8 [E, slot_bytes]; miss int32 [1+2E] = count, then (expert, slot) pairs with absolute slot numbers. The
+operands `staged`, `cache`, `overflow` (at least one) name ranges of one arena. Returns the bytes moved.
+"""
+
+from firmtoken.compiler.cards import KernelCard
+
+CARDS = (
+    KernelCard(
+        op="fetch",
+        name="torch",
+        entry="firmtoken.runtime.kernels.fetch.reference:fetch",
+        phases=("decode", "prefill"),
+        devices=("cpu",),
+        formats=("fp32", "nvfp4"),
+        rank=1,
+        because="plain torch, the only one on this device",
+    ),
+    KernelCard(
+        op="fetch",
+        name="triton_gather",
+        entry="",
+        phases=("decode", "prefill"),
+        devices=("cuda",),
+        formats=("bf16", "nvfp4"),
+        rank=1,
+        because="the device reads pinned memory by the list, no host",
+        status="planned",
+        min_capability=(8, 0),
+        requires=("triton",),
+    ),
+)

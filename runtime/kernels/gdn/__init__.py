@@ -1,0 +1,62 @@
+"""gdn(num_key_heads, num_value_heads, key_head_dim, value_head_dim, conv_kernel, eps): the gated delta net.
+
+u[T, 2*Hk*Dk + Hv*Dv (q, k, v) | Hv*Dv (z) | Hv (b) | Hv (a)]; conv[channels, kernel]; a_log, dt_bias[Hv]; norm[Dv].
+Per segment it starts from the live slot's conv_state[slots, channels, kernel-1] (newest last) and
+recurrent_state[slots, Hv, Dk, Dv], and leaves the new states there. Where segment.boundary > 0 the states after
+that many rows also go to the shadow slot. o[T, Hv*Dv] is normalised per head and gated by silu(z); padded rows give
+zeros.
+
+Per value head: S <- exp(g) S; d = beta (v - S^T k); S <- S + k d^T; o = S^T q, with g = -exp(a_log) softplus(a +
+dt_bias), beta = sigmoid(b), q and k of unit length, q times Dk^-0.5; value head j uses key head j // (Hv / Hk).
+"""
+
+from firmtoken.compiler.cards import KernelCard
+
+CARDS = (
+    KernelCard(
+        op="gdn",
+        name="torch_chunk",
+        entry="firmtoken.runtime.kernels.gdn.torch_chunk:gdn",
+        phases=("prefill",),
+        devices=("cpu",),
+        formats=("fp32",),
+        rank=1,
+        because="64 rows at a time as matrix products",
+    ),
+    KernelCard(
+        op="gdn",
+        name="torch_recurrent",
+        entry="firmtoken.runtime.kernels.gdn.torch_recurrent:gdn",
+        phases=("decode", "prefill"),
+        devices=("cpu",),
+        formats=("fp32",),
+        rank=2,
+        because="row by row, exact for any rows",
+    ),
+    KernelCard(
+        op="gdn",
+        name="triton_chunk",
+        entry="",
+        phases=("prefill",),
+        devices=("cuda",),
+        formats=("bf16", "fp32"),
+        rank=1,
+        because="state loop and output fused",
+        status="planned",
+        min_capability=(8, 0),
+        requires=("triton",),
+    ),
+    KernelCard(
+        op="gdn",
+        name="triton_step",
+        entry="",
+        phases=("decode",),
+        devices=("cuda",),
+        formats=("bf16", "fp32"),
+        rank=1,
+        because="conv, step, norm and gate in one launch",
+        status="planned",
+        min_capability=(8, 0),
+        requires=("triton",),
+    ),
+)

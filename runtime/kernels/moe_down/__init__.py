@@ -1,0 +1,66 @@
+"""moe_down(hidden_size, expert_width, num_experts_per_token): rows[T*k,H] = down a, a[T*k,I].
+
+Pairs find their expert as in moe_gate_up; pairs with id or slot -1 give zeros. The card's format is that of the
+slots.
+"""
+
+from firmtoken.compiler.cards import KernelCard
+
+CARDS = (
+    KernelCard(
+        op="moe_down",
+        name="torch_grouped",
+        entry="firmtoken.runtime.kernels.moe_down.torch_grouped:moe_down",
+        phases=("decode", "prefill"),
+        devices=("cpu",),
+        formats=("fp32",),
+        rank=1,
+        because="one product an expert",
+    ),
+    KernelCard(
+        op="moe_down",
+        name="torch_gather",
+        entry="firmtoken.runtime.kernels.moe_down.torch_gather:moe_down",
+        phases=("decode", "prefill"),
+        devices=("cpu",),
+        formats=("fp32",),
+        rank=2,
+        because="copies each pair's weights",
+    ),
+    KernelCard(
+        op="moe_down",
+        name="torch_nvfp4",
+        entry="firmtoken.runtime.kernels.moe_down.torch_nvfp4:moe_down",
+        phases=("decode", "prefill"),
+        devices=("cpu",),
+        formats=("nvfp4",),
+        rank=1,
+        because="decodes each expert at use",
+    ),
+    KernelCard(
+        op="moe_down",
+        name="triton_grouped_nvfp4",
+        entry="",
+        phases=("decode", "prefill"),
+        devices=("cuda",),
+        formats=("nvfp4",),
+        rank=1,
+        because="decodes weights in registers",
+        status="planned",
+        min_capability=(8, 0),
+        requires=("triton",),
+    ),
+    KernelCard(
+        op="moe_down",
+        name="flashinfer_fp4_cutlass",
+        entry="",
+        phases=("decode", "prefill"),
+        devices=("cuda",),
+        formats=("nvfp4",),
+        rank=0,
+        because="FP4 tensor cores",
+        status="planned",
+        min_capability=(12, 0),
+        requires=("flashinfer",),
+    ),
+)

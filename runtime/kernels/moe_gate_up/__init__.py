@@ -1,0 +1,67 @@
+"""moe_gate_up(hidden_size, expert_width, num_experts_per_token): a[T*k,I] = silu(gate x) * (up x), x[T,H].
+
+The expert of pair p = t*k + j is addressed by exactly one of: ids[T,k] (slot = experts.first + id), ids through
+map[E] (slot = map[id]), or slots[T,k] (absolute). Pairs with id or slot -1 give zeros. The card's format is that of
+the slots.
+"""
+
+from firmtoken.compiler.cards import KernelCard
+
+CARDS = (
+    KernelCard(
+        op="moe_gate_up",
+        name="torch_grouped",
+        entry="firmtoken.runtime.kernels.moe_gate_up.torch_grouped:moe_gate_up",
+        phases=("decode", "prefill"),
+        devices=("cpu",),
+        formats=("fp32",),
+        rank=1,
+        because="one product an expert",
+    ),
+    KernelCard(
+        op="moe_gate_up",
+        name="torch_gather",
+        entry="firmtoken.runtime.kernels.moe_gate_up.torch_gather:moe_gate_up",
+        phases=("decode", "prefill"),
+        devices=("cpu",),
+        formats=("fp32",),
+        rank=2,
+        because="copies each pair's weights",
+    ),
+    KernelCard(
+        op="moe_gate_up",
+        name="torch_nvfp4",
+        entry="firmtoken.runtime.kernels.moe_gate_up.torch_nvfp4:moe_gate_up",
+        phases=("decode", "prefill"),
+        devices=("cpu",),
+        formats=("nvfp4",),
+        rank=1,
+        because="decodes each expert at use",
+    ),
+    KernelCard(
+        op="moe_gate_up",
+        name="triton_grouped_nvfp4",
+        entry="",
+        phases=("decode", "prefill"),
+        devices=("cuda",),
+        formats=("nvfp4",),
+        rank=1,
+        because="decodes weights in registers, both halves keep their scale",
+        status="planned",
+        min_capability=(8, 0),
+        requires=("triton",),
+    ),
+    KernelCard(
+        op="moe_gate_up",
+        name="flashinfer_fp4_cutlass",
+        entry="",
+        phases=("decode", "prefill"),
+        devices=("cuda",),
+        formats=("nvfp4",),
+        rank=0,
+        because="FP4 tensor cores",
+        status="planned",
+        min_capability=(12, 0),
+        requires=("flashinfer",),
+    ),
+)

@@ -1,0 +1,50 @@
+"""Which slot each (row, expert) pair of a launch finds its weights in."""
+
+from dataclasses import dataclass
+
+import torch
+
+from firmtoken.runtime.kernels.expert_slots import ExpertSlots
+
+
+def pair_slots(
+    experts: ExpertSlots,
+    ids: torch.Tensor | None,
+    by_expert: torch.Tensor | None,
+    slots: torch.Tensor | None,
+) -> list[int]:
+    """Absolute slot of each pair, row by row; -1 for padded pairs.
+
+    From slots[T,k], or from ids[T,k] through by_expert[E], or as ids counted from the range's first slot.
+    """
+    if slots is not None:
+        found: list[int] = slots.view(-1).tolist()
+        return found
+    assert ids is not None
+    wanted: list[int] = ids.view(-1).tolist()
+    if by_expert is None:
+        return [experts.first + expert if expert >= 0 else -1 for expert in wanted]
+    slot_of: list[int] = by_expert.tolist()
+    return [slot_of[expert] if expert >= 0 else -1 for expert in wanted]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """Pairs of one slot, at places `begin` to `end - 1` of the sorted order."""
+
+    slot: int
+    begin: int
+    end: int
+
+
+def sort_by_slot(slots: list[int]) -> tuple[torch.Tensor, list[Run]]:
+    """Pairs in order of slot (int64 [P]), and the runs of equal slots in it."""
+    groups: dict[int, list[int]] = {}
+    for pair, slot in enumerate(slots):
+        groups.setdefault(slot, []).append(pair)
+    runs = []
+    begin = 0
+    for slot, pairs in groups.items():
+        runs.append(Run(slot=slot, begin=begin, end=begin + len(pairs)))
+        begin += len(pairs)
+    return torch.tensor([pair for pairs in groups.values() for pair in pairs]), runs

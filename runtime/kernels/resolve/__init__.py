@@ -1,0 +1,34 @@
+"""resolve: where each expert of a layer is, or will be once `fetch` has run; no constants.
+
+table int32 [E] is slot or -1. map int32 [E] = table, missing experts pointing at consecutive slots of the range
+`staged`; miss int32 [1+2E] = count, then (expert, slot) pairs. With ids[T,k] only routed experts count as missing.
+Does not touch recency (D7).
+"""
+
+from firmtoken.compiler.cards import KernelCard
+
+CARDS = (
+    KernelCard(
+        op="resolve",
+        name="torch",
+        entry="firmtoken.runtime.kernels.resolve.reference:resolve",
+        phases=("prefill",),
+        devices=("cpu",),
+        formats=("fp32",),
+        rank=1,
+        because="plain torch, the only one on this device",
+    ),
+    KernelCard(
+        op="resolve",
+        name="triton",
+        entry="",
+        phases=("prefill",),
+        devices=("cuda",),
+        formats=("bf16", "fp32"),
+        rank=1,
+        because="one block, on the device",
+        status="planned",
+        min_capability=(8, 0),
+        requires=("triton",),
+    ),
+)

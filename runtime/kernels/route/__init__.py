@@ -1,0 +1,33 @@
+"""route(num_experts_per_token, scoring): which experts a row goes to.
+
+logits = h[T,H] router[E,H]^T; softmax over all experts, the k largest, divided by their sum. ids int32 [T,k],
+largest weight first, and wts fp32 [T,k]; rows from batch.real_rows on get id -1 and weight 0.
+"""
+
+from firmtoken.compiler.cards import KernelCard
+
+CARDS = (
+    KernelCard(
+        op="route",
+        name="torch",
+        entry="firmtoken.runtime.kernels.route.reference:route",
+        phases=("decode", "prefill"),
+        devices=("cpu",),
+        formats=("fp32",),
+        rank=1,
+        because="plain torch, the only one on this device",
+    ),
+    KernelCard(
+        op="route",
+        name="triton",
+        entry="",
+        phases=("decode", "prefill"),
+        devices=("cuda",),
+        formats=("bf16", "fp32"),
+        rank=1,
+        because="softmax and top-k in one launch",
+        status="planned",
+        min_capability=(8, 0),
+        requires=("triton",),
+    ),
+)

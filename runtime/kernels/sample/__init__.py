@@ -1,0 +1,35 @@
+"""sample: tokens int64 [S] from logits[S,V], row s as batch.draws[s] says; no constants (D19).
+
+Temperature 0 is arg-max, the lowest id on ties. Else logits / temperature; the top_k largest (lowest ids among
+equals, 0 keeps all); of their softmax the shortest run of largest that reaches top_p; those of at least min_p times
+the largest. The token is where the cumulative sum, in order of id, exceeds u times the total: u = Philox of (seed,
+position), independent of the batch.
+"""
+
+from firmtoken.compiler.cards import KernelCard
+
+CARDS = (
+    KernelCard(
+        op="sample",
+        name="torch",
+        entry="firmtoken.runtime.kernels.sample.reference:sample",
+        phases=("decode", "prefill"),
+        devices=("cpu",),
+        formats=("fp32",),
+        rank=1,
+        because="plain torch, the only one on this device",
+    ),
+    KernelCard(
+        op="sample",
+        name="triton",
+        entry="",
+        phases=("decode", "prefill"),
+        devices=("cuda",),
+        formats=("bf16", "fp32"),
+        rank=1,
+        because="on the device, no host between steps",
+        status="planned",
+        min_capability=(8, 0),
+        requires=("triton",),
+    ),
+)

@@ -1,0 +1,33 @@
+"""snapshot: one layer's states to the host; no constants.
+
+For each (state slot, snapshot slot) of batch.moves: the conv state's elements, then the recurrent state's, to that
+row of snaps fp32 [snapshot slots, conv elements + recurrent elements].
+"""
+
+from firmtoken.compiler.cards import KernelCard
+
+CARDS = (
+    KernelCard(
+        op="snapshot",
+        name="torch",
+        entry="firmtoken.runtime.kernels.snapshot.reference:snapshot",
+        phases=("decode", "prefill"),
+        devices=("cpu",),
+        formats=("fp32",),
+        rank=1,
+        because="plain torch, the only one on this device",
+    ),
+    KernelCard(
+        op="snapshot",
+        name="copy_engine",
+        entry="",
+        phases=("decode", "prefill"),
+        devices=("cuda",),
+        formats=("bf16", "fp32"),
+        rank=1,
+        because="DMA to pinned memory",
+        status="planned",
+        min_capability=(8, 0),
+        requires=(),
+    ),
+)

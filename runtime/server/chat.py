@@ -1,0 +1,161 @@
+"""POST /v1/chat/completions."""
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from litestar import post
+from litestar.di import NamedDependency
+from litestar.params import SkipValidation
+from litestar.types import ASGIApp
+
+from firmtoken.runtime.server.generation import Admission, Generation, Piece, Silence
+from firmtoken.runtime.server.incoming import (
+    NEVER_S,
+    HttpRequest,
+    Incoming,
+    read_request,
+    silence_of,
+    stops_of,
+    wants_running_usage,
+    wants_usage,
+)
+from firmtoken.runtime.server.prompt import chat_prompt
+from firmtoken.runtime.server.reply import (
+    ChatChoice,
+    ChatChunk,
+    ChatChunkChoice,
+    ChatCompletion,
+    ChatDelta,
+    ChatMessage,
+    FinishReason,
+    Usage,
+)
+from firmtoken.runtime.server.service import Service
+from firmtoken.runtime.server.stream import (
+    DONE,
+    KEEP_ALIVE,
+    EventStream,
+    data_frame,
+    ending_in_error,
+    json_response,
+    unless_gone,
+)
+from firmtoken.runtime.server.usage import usage_of
+from firmtoken.runtime.server.wire import ChatRequest
+
+
+@post("/v1/chat/completions", status_code=200)
+async def create_chat_completion(
+    request: HttpRequest, service: NamedDependency[SkipValidation[Service]]
+) -> ASGIApp:
+    """Answer a chat, as one body or as a stream of chunks."""
+    incoming = await read_request(request, ChatRequest, service)
+    body = incoming.body
+    service.check_model(body.model)
+    prompt = await chat_prompt(
+        service.model, body.messages, body.chat_template_kwargs or {}, add_generation_prompt=True
+    )
+    order = service.order(body, prompt, stops=stops_of(body), param="messages")
+    name = f"chatcmpl-{incoming.request_id}"
+    generation = service.begin(name, [order], dialect=service.model.dialect)
+    if body.stream:
+        frames = _ChatFrames(generation, incoming, service)
+        return EventStream(
+            ending_in_error(frames.all(), service.log),
+            headers=incoming.headers,
+            on_end=generation.close,
+        )
+    try:
+        answer = await unless_gone(request.receive, _collect(generation, service))
+    finally:
+        generation.close()
+    return json_response(answer, headers=incoming.headers)
+
+
+async def _collect(generation: Generation, service: Service) -> ChatCompletion:
+    text: list[str] = []
+    async with aclosing(generation.pieces(silence_s=NEVER_S)) as pieces:
+        async for piece in pieces:
+            if isinstance(piece, Piece):
+                text.append(piece.text)
+    answer = generation.answers[0]
+    assert answer.finish_reason is not None
+    return ChatCompletion(
+        id=generation.name,
+        object="chat.completion",
+        created=service.now(),
+        model=service.plan.model,
+        choices=[
+            ChatChoice(
+                index=0,
+                message=ChatMessage(role="assistant", content="".join(text)),
+                logprobs=None,
+                finish_reason=answer.finish_reason,
+            )
+        ],
+        usage=usage_of(generation.answers),
+    )
+
+
+class _ChatFrames:
+    """The chunks of one stream: role, text, finish reason, usage if asked for, end mark."""
+
+    def __init__(
+        self, generation: Generation, incoming: Incoming[ChatRequest], service: Service
+    ) -> None:
+        self._generation = generation
+        self._created = service.now()
+        self._model = service.plan.model
+        self._silence_s = silence_of(incoming.body, service)
+        self._usage_at_end = wants_usage(incoming.body)
+        self._running_usage = wants_running_usage(incoming.body)
+        self._opened = False
+
+    async def all(self) -> AsyncGenerator[bytes, None]:
+        """Every frame, in order."""
+        async with aclosing(self._generation.pieces(silence_s=self._silence_s)) as pieces:
+            async for piece in pieces:
+                if frames := self._frames(piece):
+                    yield frames
+        if self._usage_at_end:
+            yield data_frame(self._chunk([], usage=usage_of(self._generation.answers)))
+        yield DONE
+
+    def _frames(self, piece: Piece | Admission | Silence) -> bytes:
+        match piece:
+            case Silence():
+                return KEEP_ALIVE
+            case Admission():
+                return self._open()
+            case Piece():
+                return self._open() + self._text(piece)
+
+    def _open(self) -> bytes:
+        """The role, once: sent at admission, so that a client sees its request was taken."""
+        if self._opened:
+            return b""
+        self._opened = True
+        return self._delta(ChatDelta(role="assistant", content=""), finish_reason=None)
+
+    def _text(self, piece: Piece) -> bytes:
+        frames = b""
+        if piece.text:
+            frames += self._delta(ChatDelta(content=piece.text), finish_reason=None)
+        if piece.answer.finish_reason is not None:
+            frames += self._delta(ChatDelta(), finish_reason=piece.answer.finish_reason)
+        return frames
+
+    def _delta(self, delta: ChatDelta, *, finish_reason: FinishReason | None) -> bytes:
+        choice = ChatChunkChoice(index=0, delta=delta, logprobs=None, finish_reason=finish_reason)
+        usage = usage_of(self._generation.answers) if self._running_usage else None
+        return data_frame(self._chunk([choice], usage=usage))
+
+    def _chunk(self, choices: list[ChatChunkChoice], *, usage: Usage | None) -> ChatChunk:
+        return ChatChunk(
+            id=self._generation.name,
+            object="chat.completion.chunk",
+            created=self._created,
+            model=self._model,
+            choices=choices,
+            usage=usage,
+        )

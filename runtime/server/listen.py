@@ -1,0 +1,40 @@
+"""The listening socket, bound before the engine is started: a busy port is said at once."""
+
+import socket
+from dataclasses import dataclass
+
+BACKLOG = 2048
+
+
+class PortBusy(Exception):
+    """The address cannot be bound; the sentence says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listener:
+    """A bound socket and where clients find it."""
+
+    socket: socket.socket
+    address: str
+    """`http://HOST:PORT`."""
+
+
+def listen(host: str, port: int) -> Listener:
+    """Bind; port 0 takes a free one."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except socket.gaierror as error:
+        raise PortBusy(f"cannot listen on `{host}`: {error.strerror}") from error
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise PortBusy(f"cannot listen on `{host}:{port}`: {error.strerror}") from error
+    listener.setblocking(False)
+    shown = f"[{host}]" if family == socket.AF_INET6 else host
+    return Listener(socket=listener, address=f"http://{shown}:{listener.getsockname()[1]}")

@@ -1,0 +1,177 @@
+"""The engine's process: spawned with a socket and the shared segments, watched, ended."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+
+ENGINE_COMMAND = (sys.executable, "-P", "-m", "firmtoken.runtime.engine.child")
+"""`-P`: the working directory is not searched for modules, so a user's `schema.py` is not imported."""
+
+READ_BYTES = 256 * 2**10
+LAST_LINES = 20
+DRAIN_S = 0.3
+"""How long the pipes of a dead process are still read; a grandchild could hold them open for ever."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segments:
+    """Anonymous shared memory that outlives the engine (D11): name to file descriptor."""
+
+    descriptors: Mapping[str, int]
+
+    def close(self) -> None:
+        """Give the memory back, once no process maps it."""
+        for descriptor in self.descriptors.values():
+            os.close(descriptor)
+
+
+def create_segments(sizes: Mapping[str, int]) -> Segments:
+    """One memfd per name; pages are taken when first touched."""
+    descriptors = {}
+    for name, size in sizes.items():
+        descriptor = os.memfd_create(f"ft-{name}", os.MFD_CLOEXEC)
+        os.ftruncate(descriptor, size)
+        descriptors[name] = descriptor
+    return Segments(descriptors=descriptors)
+
+
+class EngineProcess:
+    """A running child, its socket and its output; owned by one client."""
+
+    def __init__(
+        self,
+        process: subprocess.Popen[bytes],
+        pipe: asyncio.ReadTransport,
+        output: asyncio.StreamReader,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+    ) -> None:
+        self._process = process
+        self._pipe = pipe
+        self._output = output
+        self._reader = reader
+        self._writer = writer
+        self._ended = asyncio.Event()
+        self.last_lines: deque[str] = deque(maxlen=LAST_LINES)
+        """The end of its output."""
+        # asyncio's own subprocess waits for the end of every pipe too, which a grandchild may hold open.
+        threading.Thread(target=self._reap, args=(asyncio.get_running_loop(),), daemon=True).start()
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    def write(self, data: bytes) -> None:
+        """Queue bytes for the child; nothing is written to a child that is gone."""
+        if not self._writer.is_closing():
+            self._writer.write(data)
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """What the child writes to its socket, until it is gone."""
+        ended = asyncio.ensure_future(self._ended.wait())
+        try:
+            while True:
+                read = asyncio.ensure_future(self._reader.read(READ_BYTES))
+                await asyncio.wait((read, ended), return_when=asyncio.FIRST_COMPLETED)
+                if not read.done():
+                    await asyncio.wait((read,), timeout=DRAIN_S)
+                if not read.done():
+                    read.cancel()
+                    return
+                data = _received(read)
+                if not data:
+                    return
+                yield data
+        finally:
+            ended.cancel()
+
+    async def lines(self) -> AsyncIterator[str]:
+        """What the child writes to stdout and stderr, line by line."""
+        rest = b""
+        while data := await self._output.read(READ_BYTES):
+            *whole, rest = (rest + data).split(b"\n")
+            for line in whole:
+                text = line.decode("utf-8", errors="replace").rstrip()
+                self.last_lines.append(text)
+                yield text
+        if rest:
+            text = rest.decode("utf-8", errors="replace").rstrip()
+            self.last_lines.append(text)
+            yield text
+
+    async def wait(self, timeout_s: float) -> bool:
+        """True if the child has ended within that time."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._ended.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def kill(self) -> None:
+        """SIGKILL; harmless when it is already gone."""
+        self._process.kill()
+
+    def close(self) -> None:
+        """Our ends of socket and pipe."""
+        self._writer.close()
+        self._pipe.close()
+
+    def ending(self) -> str:
+        """How it ended, for people."""
+        code = self._process.returncode
+        if code is None:
+            return "closed its socket"
+        if code < 0:
+            return f"was killed by {signal.Signals(-code).name}"
+        return f"ended with exit code {code}"
+
+    def _reap(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._process.wait()
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(self._ended.set)
+
+
+async def spawn(
+    command: Sequence[str], segments: Segments, environment: Mapping[str, str]
+) -> EngineProcess:
+    """Start `command` with the number of its socket as last argument.
+
+    A process group of its own, so that Ctrl-C reaches the server alone, which then drains.
+    """
+    ours, theirs = socket.socketpair()
+    with theirs:
+        process = subprocess.Popen(
+            [*command, str(theirs.fileno())],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            pass_fds=(theirs.fileno(), *segments.descriptors.values()),
+            env=dict(environment),
+            process_group=0,
+        )
+    assert process.stdout is not None
+    output = asyncio.StreamReader()
+    pipe, _ = await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(output), process.stdout
+    )
+    ours.setblocking(False)
+    reader, writer = await asyncio.open_connection(sock=ours)
+    return EngineProcess(process, pipe, output, reader, writer)
+
+
+def _received(read: asyncio.Future[bytes]) -> bytes:
+    """Bytes, or none if the child is gone: a reset is an end like any other."""
+    try:
+        return read.result()
+    except OSError:
+        return b""

@@ -1,0 +1,104 @@
+"""A checkpoint folder by its headers: which tensor lies in which file."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from firmtoken.runtime.weights.errors import LoadError
+from firmtoken.runtime.weights.header import TensorHeader, read_header
+
+INDEX = "model.safetensors.index.json"
+SINGLE = "model.safetensors"
+LOGICAL_PREFIX = "model."
+WRAPPED_PREFIX = "model.language_model."
+"""What the logical prefix is called where a vision model wraps the text model."""
+COMPLETE = "copy or download the whole checkpoint"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """The tensors that the index names, or those of the only file. Stray files are ignored."""
+
+    folder: Path
+    tensors: Mapping[str, TensorHeader]
+    prefix: str
+
+    def physical(self, name: str) -> str:
+        """A logical name (`model.layers...`, `lm_head...`) as this checkpoint spells it."""
+        if name.startswith(LOGICAL_PREFIX):
+            return self.prefix + name.removeprefix(LOGICAL_PREFIX)
+        return name
+
+    def find(self, name: str) -> TensorHeader | None:
+        """The tensor of this logical name, if it is there."""
+        return self.tensors.get(self.physical(name))
+
+
+def open_checkpoint(folder: Path) -> Checkpoint:
+    """Reads every header; raises `LoadError` for a folder that is incomplete or damaged."""
+    if not folder.is_dir():
+        raise LoadError(
+            file=str(folder),
+            expected="a checkpoint folder",
+            found="no such folder",
+            hint="`model.source.path` says where the checkpoint is",
+        )
+    files = _files(folder)
+    tensors = {}
+    for file, names in files.items():
+        headers = read_header(folder / file)
+        wanted = headers if names is None else names
+        for name in wanted:
+            if name not in headers:
+                raise LoadError(
+                    file=file,
+                    tensor=name,
+                    expected="the tensor that the index places there",
+                    found="a header without it",
+                    hint=COMPLETE,
+                )
+            tensors[name] = headers[name]
+    wrapped = any(name.startswith(WRAPPED_PREFIX) for name in tensors)
+    prefix = WRAPPED_PREFIX if wrapped else LOGICAL_PREFIX
+    return Checkpoint(folder=folder, tensors=tensors, prefix=prefix)
+
+
+def _files(folder: Path) -> dict[str, list[str] | None]:
+    # File -> names that count in it; None is all.
+    index = folder / INDEX
+    if not index.exists():
+        if not (folder / SINGLE).exists():
+            raise LoadError(
+                file=str(folder),
+                expected=f"`{INDEX}` or `{SINGLE}`",
+                found="neither",
+                hint="`model.source.path` must be the folder that holds the safetensors files",
+            )
+        return {SINGLE: None}
+    files: dict[str, list[str] | None] = {}
+    for name, file in _weight_map(index).items():
+        names = files.setdefault(file, [])
+        assert names is not None
+        names.append(name)
+    return files
+
+
+def _weight_map(index: Path) -> dict[str, str]:
+    expected = "a JSON object with `weight_map`, tensor names to file names of this folder"
+    try:
+        content = json.loads(index.read_bytes())
+    except (OSError, ValueError) as error:
+        raise LoadError(
+            file=index.name, expected=expected, found=str(error), hint=COMPLETE
+        ) from error
+    match content:
+        case {"weight_map": {**weight_map}} if weight_map:
+            files = {str(name): str(file) for name, file in weight_map.items()}
+            strange = [file for file in files.values() if Path(file).name != file]
+            if not strange:
+                return files
+            found = f"`{strange[0]}`"
+        case _:
+            found = "something else"
+    raise LoadError(file=index.name, expected=expected, found=found, hint=COMPLETE)

@@ -1,0 +1,22 @@
+"""The console script with a scripted engine: `run_fake.py SCRIPT ft-arguments...`."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from firmtoken.runtime.cli import launch, run
+from firmtoken.runtime.cli.serve import Launch, serve
+
+ENGINE = Path(__file__).parent.parent / "server" / "fake_engine.py"
+
+
+def serve_fake(launched: Launch) -> int:
+    engine = replace(
+        launched.engine, plan_json=SCRIPT.encode(), command=(sys.executable, "-P", str(ENGINE))
+    )
+    return serve(replace(launched, engine=engine))
+
+
+SCRIPT = sys.argv.pop(1)
+launch.serve = serve_fake
+run.main()

@@ -1,0 +1,146 @@
+"""The commands that serve nothing: what they print and the exit codes they leave."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from firmtoken.compiler.plan_json import plan_from_json
+
+WRONG = (
+    "schema: firmtoken/1\nname: x\nhardware: ft:hardware/cpu\nmodel: ft:models/tiny-moe\n"
+    "serving: {contxt: 5}\ncache: {type: none, pge: 1}\n"
+)
+
+
+def ft(*arguments: str) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        [sys.executable, "-m", "firmtoken.runtime.cli.run", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert "Traceback" not in done.stderr
+    return done
+
+
+@pytest.fixture
+def wrong(tmp_path: Path) -> Path:
+    path = tmp_path / "wrong.yaml"
+    path.write_text(WRONG)
+    return path
+
+
+def test_plan_prints_the_effective_context_first() -> None:
+    done = ft("plan", "tiny-cpu")
+    assert done.returncode == 0
+    assert done.stdout.startswith("effective context 16,384 of 32,768 (limited by asked) | ")
+    assert done.stderr == ""
+
+
+def test_plan_as_json_is_the_plan(tmp_path: Path) -> None:
+    done = ft("plan", "tiny-cpu", "--format", "json")
+    plan = plan_from_json(done.stdout.encode())
+    assert plan.context.effective == 16_384
+    file = tmp_path / "plan.json"
+    assert ft("plan", "tiny-cpu", "--output", str(file)).stdout == ""
+    assert plan_from_json(file.read_bytes()) == plan
+    assert "effective: 16384" in ft("plan", "tiny-cpu", "--format", "yaml").stdout
+
+
+def test_plan_unrolls_a_program() -> None:
+    done = ft("plan", "tiny-cpu", "--unroll", "decode")
+    assert re.match(r"\s+0\s+embed=torch \| on main \| writes \S+\n\s+1\s+l=0\s", done.stdout)
+    refused = ft("plan", "tiny-cpu", "--unroll", "nothing")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "it has `decode`, `prefill`, `extend`, `park`" in refused.stderr
+
+
+def test_set_overrides_and_its_faults_are_told() -> None:
+    assert ft("plan", "tiny-cpu", "--set", "serving.context=8k").stdout.startswith(
+        "effective context 8,192 "
+    )
+    done = ft("plan", "tiny-cpu", "--set", "serving.context=plenty")
+    assert done.returncode == 2
+    assert done.stderr.startswith("--set: `serving.context`: ")
+
+
+def test_what_does_not_fit_is_3_with_its_field() -> None:
+    done = ft("plan", "tiny-cpu", "--set", "serving.requests=256", "--set", "serving.context=32k")
+    assert done.returncode == 3
+    assert done.stdout == ""
+    assert re.match(r"ft:tiny-cpu:\d+:\d+: `hardware.cpu.memory`: .* are needed", done.stderr)
+    assert "  hint: " in done.stderr
+
+
+def test_check_tells_good_and_bad_profiles_apart(wrong: Path) -> None:
+    done = ft("check", "tiny-cpu", str(wrong), "tiny-cpu-resident")
+    assert done.returncode == 2
+    good = done.stdout.splitlines()
+    assert [line.split(",")[0] for line in good] == ["ft:tiny-cpu: ok", "ft:tiny-cpu-resident: ok"]
+    faults = [line for line in done.stderr.splitlines() if not line.startswith("  hint: ")]
+    assert re.search(r"wrong.yaml:5:11: `serving.contxt`: ", faults[0])
+    assert re.search(r"wrong.yaml:6:21: `cache.pge`: ", faults[1])
+
+
+def test_explain_answers_one_path_or_all() -> None:
+    one = ft("explain", "tiny-cpu", "context")
+    assert "limited_by = asked" in one.stdout
+    assert len(ft("explain", "tiny-cpu").stdout) > len(one.stdout)
+    unknown = ft("explain", "tiny-cpu", "contxt")
+    assert unknown.returncode == 2
+    assert unknown.stderr.startswith("the plan has no `contxt`")
+
+
+def test_diff_shows_figures_and_choices() -> None:
+    done = ft("diff", "tiny-cpu", "tiny-cpu-resident")
+    assert done.returncode == 0
+    assert "~ experts.placement: offload -> resident" in done.stdout
+    assert re.search(r"  effective context +16,384 +16,384\n~ pool, tokens ", done.stdout)
+    same = ft("diff", "tiny-cpu", "tiny-cpu")
+    assert same.stdout.rstrip().endswith("0 differences in the choices")
+
+
+def test_schema_is_json_schema() -> None:
+    assert json.loads(ft("schema").stdout)["title"] == "FirmToken profile"
+    assert json.loads(ft("schema", "model").stdout)["title"] == "FirmToken model"
+
+
+def test_a_wrong_command_line_is_2_and_help_is_grouped() -> None:
+    assert ft("plan", "tiny-cpu", "--nope").returncode == 2
+    assert ft("nope").returncode == 2
+    assert ft("plan").returncode == 2
+    done = ft("--help")
+    assert done.returncode == 0
+    assert done.stdout.index("Serve") < done.stdout.index("Before serving")
+    assert ft("version").stdout.strip()
+
+
+@pytest.mark.parametrize("argument", ["nowhere", "nowhere/x.yaml", "/", "../..", ""])
+def test_a_profile_that_is_not_there_is_2(argument: str) -> None:
+    done = ft("plan", argument)
+    assert done.returncode == 2
+    assert done.stderr.strip()
+
+
+def test_a_file_that_cannot_be_written_is_1() -> None:
+    done = ft("plan", "tiny-cpu", "--output", "/nowhere/plan.json")
+    assert done.returncode == 1
+    assert done.stderr.startswith("cannot write `/nowhere/plan.json`: ")
+
+
+def test_plan_loads_no_server() -> None:
+    code = (
+        "import sys; from firmtoken.runtime.cli import run\n"
+        "sys.argv = ['ft', 'plan', 'tiny-cpu', '--format', 'json']\n"
+        "try: run.main()\n"
+        "except SystemExit: pass\n"
+        "print(sorted({'asyncio', 'litestar', 'uvicorn', 'tokenizers', 'torch', 'rich.console'}"
+        " & sys.modules.keys()), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr == "[]\n"

@@ -1,0 +1,250 @@
+"""`ft run` as a process: what it prints, how signals end it, which exit code it leaves."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+RUN_FAKE = Path(__file__).with_name("run_fake.py")
+BODY = {"prompt": "abc", "max_tokens": 30, "stream": True, "ignore_eos": True}
+
+
+class Process:
+    """A started `ft run`."""
+
+    def __init__(self, script: dict[str, object], arguments: tuple[str, ...]) -> None:
+        self.popen = subprocess.Popen(
+            [sys.executable, str(RUN_FAKE), json.dumps(script), "run", *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.output: list[str] = []
+        self.errors: list[str] = []
+        self.threads = [
+            threading.Thread(target=self._keep, args=(stream, lines))
+            for stream, lines in (
+                (self.popen.stdout, self.output),
+                (self.popen.stderr, self.errors),
+            )
+        ]
+        for thread in self.threads:
+            thread.start()
+
+    def _keep(self, stream: Any, lines: list[str]) -> None:
+        with stream:
+            lines.extend(iter(stream.readline, ""))
+
+    def wait_for(self, lines: list[str], pattern: str) -> str:
+        end = time.monotonic() + 30
+        while time.monotonic() < end:
+            for line in list(lines):
+                if found := re.search(pattern, line):
+                    return found[0]
+            time.sleep(0.01)
+        raise AssertionError(f"no {pattern!r} in {self.output + self.errors}")
+
+    def ready(self) -> str:
+        return self.wait_for(self.output, r"(?<=^ready )\S+")
+
+    def engine_pid(self) -> int:
+        return int(self.wait_for(self.errors, r"(?<=engine process )\d+"))
+
+    def signal(self, signum: int) -> None:
+        self.popen.send_signal(signum)
+
+    def exit_code(self, seconds: float = 20) -> int:
+        code = self.popen.wait(seconds)
+        for thread in self.threads:
+            thread.join(5)
+        assert "Traceback" not in "".join(self.errors)
+        return code
+
+    def close(self) -> None:
+        self.popen.kill()
+        self.popen.wait()
+        for thread in self.threads:
+            thread.join(5)
+
+
+Start = Callable[..., Process]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    started: list[Process] = []
+
+    def begin(script: dict[str, object] | None = None, *arguments: str) -> Process:
+        given = arguments or ("tiny-cpu", "--port", "0")
+        started.append(Process(script or {}, given))
+        return started[-1]
+
+    yield begin
+    for process in started:
+        process.close()
+
+
+def gone(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+def test_the_effective_context_is_the_first_line_and_ready_the_last(start: Start) -> None:
+    process = start()
+    address = process.ready()
+    assert re.match(
+        r"effective context 16,384 of 32,768 \(limited by asked\) \| experts \d+ of 256 resident",
+        process.output[0],
+    )
+    assert httpx.get(f"{address}/health").json()["effective_context"] == 16_384
+    assert httpx.get(f"{address}/v1/plan").json()["profile"]["name"] == "tiny-cpu"
+    process.signal(signal.SIGINT)
+    assert process.exit_code() == 0
+    assert process.output[-1].startswith(f"ready {address}")
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_the_first_signal_lets_requests_end(start: Start, signum: int) -> None:
+    process = start({"step_s": 0.02})
+    address = process.ready()
+    with httpx.stream("POST", f"{address}/v1/completions", json=BODY) as response:
+        lines = response.iter_lines()
+        next(lines)
+        process.signal(signum)
+        rest = [line for line in lines if line]
+    assert len(rest) == 31
+    assert rest[-1] == "data: [DONE]"
+    assert process.exit_code() == 0
+    assert gone(process.engine_pid())
+
+
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_the_second_signal_leaves_at_once(start: Start, signum: int, code: int) -> None:
+    process = start({"stall": True})
+    address = process.ready()
+    with httpx.stream("POST", f"{address}/v1/completions", json=BODY):
+        process.signal(signum)
+        process.wait_for(process.errors, "1 requests are finished first")
+        process.signal(signum)
+        assert process.exit_code(5) == code
+    assert gone(process.engine_pid())
+
+
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_before_ready_leaves_at_once(start: Start, signum: int, code: int) -> None:
+    process = start({"load_s": 60})
+    process.wait_for(process.errors, "loading: reading weights")
+    process.signal(signum)
+    assert process.exit_code(5) == code
+    assert gone(process.engine_pid())
+    assert not any(line.startswith("ready") for line in process.output)
+
+
+@pytest.mark.parametrize("delay_s", [0.05, 0.2, 0.4, 0.6, 0.8, 1.0, 1.2])
+def test_ctrl_c_at_any_moment_leaves_no_process(start: Start, delay_s: float) -> None:
+    process = start({"load_s": 60})
+    time.sleep(delay_s)
+    process.signal(signal.SIGINT)
+    # Before our first line runs, Python itself answers.
+    assert process.popen.wait(10) in (130, -signal.SIGINT)
+    for line in process.errors:
+        if found := re.search(r"engine process (\d+)", line):
+            assert gone(int(found[1]))
+
+
+def test_an_engine_that_cannot_load_ends_the_run_with_its_code(start: Start) -> None:
+    process = start({"fail_load": True})
+    assert process.exit_code() == 1
+    assert "the engine is dead: weights are broken\n" in process.errors
+    assert "  hint: again\n" in process.errors
+
+
+def test_an_engine_that_dies_ends_the_run_with_4(start: Start) -> None:
+    process = start({"die_after": 3})
+    address = process.ready()
+    text = httpx.post(f"{address}/v1/completions", json=BODY).text
+    assert '"code":"engine_dead"' in text
+    assert process.exit_code() == 4
+    assert any("was killed by SIGKILL" in line for line in process.errors)
+
+
+def test_an_engine_dies_with_its_server(start: Start) -> None:
+    process = start()
+    process.ready()
+    pid = process.engine_pid()
+    process.signal(signal.SIGKILL)
+    end = time.monotonic() + 2
+    while not gone(pid):
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_a_busy_port_is_said_before_the_engine_starts(start: Start) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        process = start({}, "tiny-cpu", "--port", str(port))
+        assert process.exit_code() == 1
+    assert process.errors == [
+        f"cannot listen on `127.0.0.1:{port}`: Address already in use\n",
+        "  hint: choose another: `--port 0` takes a free one\n",
+    ]
+
+
+def test_a_gpu_profile_here_shows_its_context_and_what_is_missing(start: Start) -> None:
+    process = start({}, "4090-qwen")
+    assert process.exit_code() == 3
+    assert process.output[0].startswith("effective context ")
+    assert process.errors == [
+        "this machine has no NVIDIA GPU, and the plan `4090-qwen` needs one\n",
+        "  hint: run it where that GPU is and its driver is loaded, or try `ft run tiny-cpu` here\n",
+    ]
+
+
+def test_a_wrong_profile_is_told_with_its_place(start: Start, tmp_path: Path) -> None:
+    profile = tmp_path / "mine.yaml"
+    profile.write_text(
+        "schema: firmtoken/1\nname: x\nhardware: ft:hardware/cpu\nmodel: ft:models/tiny-moe\n"
+        "serving: {contxt: 5}\n"
+    )
+    process = start({}, str(profile))
+    assert process.exit_code() == 2
+    assert process.output == []
+    assert re.match(r"\S*mine.yaml:5:11: `serving.contxt`: ", process.errors[0])
+    assert "did you mean `context`?" in process.errors[1]
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_a_missing_or_broken_file_of_the_checkpoint_is_named(
+    start: Start, tmp_path: Path, broken: bool
+) -> None:
+    if broken:
+        (tmp_path / "tokenizer.json").write_text('{"broken": true}')
+    process = start({}, "tiny-cpu", "--set", f"model.source.path={tmp_path}")
+    assert process.exit_code() == 1
+    message = "not a tokenizer: " if broken else "no such file"
+    assert process.errors[0].startswith(f"{tmp_path}/tokenizer.json: {message}")
+    assert process.errors[1].startswith("  hint: ")
+
+
+def test_an_empty_file_of_keys_is_refused(start: Start, tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("\n")
+    process = start({}, "tiny-cpu", "--set", f"server.api_keys.file={keys}")
+    assert process.exit_code() == 1
+    assert process.errors[0] == f"`server.api_keys.file`: {keys}: holds no key\n"

@@ -1,0 +1,218 @@
+"""The engine as a process: spoken to over its socket, killed with its parent, honest about why it cannot start."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from firmtoken.compiler.pipeline import compile_profile
+from firmtoken.compiler.plan import Plan
+from firmtoken.compiler.plan_json import plan_to_json
+from firmtoken.runtime.engine.messages import (
+    Abort,
+    Add,
+    Admitted,
+    Done,
+    Down,
+    Fault,
+    Frames,
+    Log,
+    Progress,
+    Ready,
+    Sampling,
+    Start,
+    Stats,
+    Stop,
+    Tokens,
+    Up,
+    frame,
+)
+from firmtoken.runtime.kernels import CARDS
+from firmtoken.schema.load import load_profile
+
+PROFILE = Path(__file__).resolve().parents[3] / "profiles" / "tiny-cpu.yaml"
+GREEDY = Sampling(temperature=0.0, top_p=1.0, top_k=0, min_p=0.0, seed=0)
+COMMAND = (sys.executable, "-m", "firmtoken.runtime.engine.child")
+
+
+def compile_tiny(*overrides: str) -> Plan:
+    return compile_profile(load_profile(str(PROFILE), overrides).profile, CARDS)
+
+
+@dataclass(slots=True)
+class Child:
+    """One engine process and everything it said."""
+
+    process: subprocess.Popen[bytes]
+    socket: socket.socket
+    said: list[Up] = field(default_factory=list)
+    frames: Frames[Up] = field(default_factory=lambda: Frames(msgspec.msgpack.Decoder(Up)))
+
+    def send(self, message: Down) -> None:
+        self.socket.sendall(frame(message))
+
+    def until(self, kind: type, count: int = 1) -> list[Up]:
+        """Everything said so far, once `count` messages of this kind are among it."""
+        while sum(isinstance(message, kind) for message in self.said) < count:
+            data = self.socket.recv(65536)
+            if not data:
+                raise AssertionError(f"gone: {self.said[-3:]}")
+            self.said += self.frames.feed(data)
+        return self.said
+
+    def of(self, kind: type) -> list[Up]:
+        return [message for message in self.said if isinstance(message, kind)]
+
+
+@pytest.fixture
+def spawn() -> Iterator[Callable[..., Child]]:
+    children: list[Child] = []
+
+    def make(plan: bytes, segments: dict[str, int] | None = None) -> Child:
+        ours, theirs = socket.socketpair()
+        ours.settimeout(60)
+        descriptors = segments or {}
+        with theirs:
+            process = subprocess.Popen(
+                [*COMMAND, str(theirs.fileno())],
+                pass_fds=(theirs.fileno(), *descriptors.values()),
+                stderr=subprocess.PIPE,
+            )
+        child = Child(process, ours)
+        children.append(child)
+        child.send(Start(plan=plan, segments=descriptors, threads=1))
+        return child
+
+    yield make
+    for child in children:
+        child.socket.close()
+        child.process.kill()
+        child.process.wait()
+        assert child.process.stderr is not None
+        child.process.stderr.close()
+
+
+def add(request_id: int, num_tokens: int, max_output: int) -> Add:
+    return Add(
+        request_id=request_id,
+        token_ids=[(7 * at + request_id) % 4000 for at in range(num_tokens)],
+        max_output=max_output,
+        sampling=GREEDY,
+        stop_token_ids=[],
+    )
+
+
+def test_a_process_loads_serves_aborts_and_stops(spawn: Callable[..., Child]) -> None:
+    plan = compile_tiny()
+    segments = {}
+    for space in plan.spaces:
+        if space.memory == "host":
+            segments[space.name] = os.memfd_create(space.name)
+            os.ftruncate(segments[space.name], space.bytes)
+    child = spawn(plan_to_json(plan), segments)
+    child.until(Ready)
+    phases = [message.phase for message in child.of(Progress) if isinstance(message, Progress)]
+    assert {"weights", "experts", "warm-up"} <= set(phases)
+    child.send(add(1, 100, 12))
+    child.send(add(2, 100, 4000))
+    child.until(Done)
+    child.send(Abort(request_id=2))
+    child.send(Abort(request_id=1))  # too late, and no harm
+    said = child.until(Done, 2)
+    first, second = child.of(Done)
+    assert isinstance(first, Done) and isinstance(second, Done)
+    assert (first.request_id, first.reason, first.output_tokens) == (1, "length", 12)
+    assert (second.request_id, second.reason) == (2, "abort")
+    assert len(child.of(Admitted)) == 2
+    # Announced before it runs: the line of the first batch precedes its tokens.
+    first_batch = next(i for i, m in enumerate(said) if isinstance(m, Log) and "prefill" in m.line)
+    first_tokens = next(i for i, m in enumerate(said) if isinstance(m, Tokens))
+    assert first_batch < first_tokens
+    child.until(Stats, len(child.of(Stats)) + 1)
+    stats = child.of(Stats)[-1]
+    assert isinstance(stats, Stats) and stats.running == 0 and stats.link_bytes["decode"] > 0
+    before = cpu_seconds(child.process.pid)
+    time.sleep(0.5)
+    assert cpu_seconds(child.process.pid) - before < 0.1, "an idle engine spins"
+    child.send(add(3, 300, 4000))
+    child.until(Admitted, 3)
+    child.send(Stop())
+    assert child.process.wait(timeout=20) == 0
+    child.until(Done, 3)
+    assert child.of(Done)[-1] == Done(
+        request_id=3,
+        reason="abort",
+        message="",
+        prompt_tokens=300,
+        cached_tokens=0,
+        output_tokens=child.of(Done)[-1].output_tokens,  # type: ignore[attr-defined]  # whatever it got to
+    )
+    for descriptor in segments.values():
+        os.close(descriptor)
+
+
+def cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(") ", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "code", "message"),
+    [
+        (lambda plan: b"{}", 3, "not a plan"),
+        (lambda plan: plan_to_json(shrunk(plan)), 3, ""),
+        (lambda plan: plan_to_json(elsewhere(plan)), 1, "/nowhere"),
+    ],
+)
+def test_what_cannot_run_says_why_and_ends_with_the_right_code(
+    spawn: Callable[..., Child], spoil: Callable[[Plan], bytes], code: int, message: str
+) -> None:
+    child = spawn(spoil(compile_tiny()))
+    child.until(Fault)
+    (fault,) = child.of(Fault)
+    assert isinstance(fault, Fault)
+    assert message in fault.message and fault.hint and fault.code == code
+    assert child.process.wait(timeout=20) == code
+
+
+def shrunk(plan: Plan) -> Plan:
+    spaces = tuple(
+        replace(space, bytes=space.bytes // 2) if space.name == "kv_pages" else space
+        for space in plan.spaces
+    )
+    return replace(plan, spaces=spaces)
+
+
+def elsewhere(plan: Plan) -> Plan:
+    return replace(plan, model=replace(plan.model, source={"path": "/nowhere"}))
+
+
+def test_it_dies_with_its_parent(tmp_path: Path) -> None:
+    code = (
+        "import socket, subprocess, sys, time\n"
+        "ours, theirs = socket.socketpair()\n"
+        f"child = subprocess.Popen([*{COMMAND!r}, str(theirs.fileno())], pass_fds=(theirs.fileno(),))\n"
+        "print(child.pid, flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    assert parent.stdout is not None
+    pid = int(parent.stdout.readline())
+    time.sleep(2)  # until it has asked for the signal
+    parent.send_signal(signal.SIGKILL)
+    parent.wait()
+    parent.stdout.close()
+    for _ in range(100):
+        if not Path(f"/proc/{pid}").exists() or "Z" in Path(f"/proc/{pid}/stat").read_text():
+            return
+        time.sleep(0.1)
+    os.kill(pid, signal.SIGKILL)
+    raise AssertionError("the child outlived its parent")

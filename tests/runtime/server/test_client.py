@@ -1,0 +1,192 @@
+"""The engine client alone: segments, start, stop, what no server would do."""
+
+import asyncio
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from firmtoken.runtime.engine.messages import Add, Done, Sampling
+from firmtoken.runtime.server.client import EngineClient, EngineSpec
+from firmtoken.runtime.server.errors import Draining, EngineDead, ModelLoading
+
+LOG = logging.getLogger("firmtoken.test")
+
+
+def add(client: EngineClient, max_output: int = 3) -> Add:
+    return Add(
+        request_id=client.take_id(),
+        token_ids=[1, 2],
+        max_output=max_output,
+        sampling=Sampling(temperature=0, top_p=1, top_k=0, min_p=0, seed=1),
+        stop_token_ids=[],
+    )
+
+
+@pytest.fixture
+def run(engine_spec: Callable[..., EngineSpec]) -> Callable[..., None]:
+    """Run a coroutine with a client that is stopped afterwards, its child gone."""
+
+    def start(
+        work: Callable[[EngineClient], Coroutine[Any, Any, None]],
+        script: dict[str, object] | None = None,
+        **changes: Any,
+    ) -> None:
+        async def main() -> None:
+            client = EngineClient(engine_spec(script or {}, **changes), log=LOG, clock=time.time)
+            await client.start()
+            assert client._process is not None
+            pid = client._process.pid
+            try:
+                await work(client)
+            finally:
+                await client.stop(grace_s=0.3)
+            with pytest.raises(ProcessLookupError):
+                os.kill(pid, 0)
+
+        asyncio.run(main())
+
+    return start
+
+
+def test_segments_have_the_planned_sizes(run: Callable[..., None], tmp_path: Path) -> None:
+    journal = tmp_path / "journal"
+
+    async def work(client: EngineClient) -> None:
+        await client.wait_ready()
+
+    run(work, {"journal": str(journal)}, segments={"bank": 12345, "snapshots": 64})
+    assert journal.read_text().splitlines() == [
+        "segment bank 12345",
+        "segment snapshots 64",
+        "stop",
+    ]
+
+
+def test_nothing_is_taken_before_ready(run: Callable[..., None]) -> None:
+    async def work(client: EngineClient) -> None:
+        assert client.state == "loading"
+        with pytest.raises(ModelLoading):
+            client.require_ready()
+        await client.wait_ready()
+        client.require_ready()
+        client.drain()
+        with pytest.raises(Draining):
+            client.open_session().submit(add(client))
+
+    run(work, {"load_s": 0.2})
+
+
+def test_a_session_gets_its_own_events_only(run: Callable[..., None]) -> None:
+    async def work(client: EngineClient) -> None:
+        await client.wait_ready()
+        first, second = client.open_session(), client.open_session()
+        orders = [add(client), add(client)]
+        first.submit(orders[0])
+        second.submit(orders[1])
+        for session, order in ((first, orders[0]), (second, orders[1])):
+            events: list[Any] = []
+            while not events or not isinstance(events[-1], Done):
+                events += await session.events(timeout_s=5)
+            assert {event.request_id for event in events} == {order.request_id}
+            assert len(events) == 5
+        assert (client.num_running, client.num_waiting) == (0, 0)
+
+    run(work)
+
+
+def test_an_aborted_request_counts_until_the_engine_has_ended_it(run: Callable[..., None]) -> None:
+    async def work(client: EngineClient) -> None:
+        await client.wait_ready()
+        session = client.open_session()
+        session.submit(add(client, max_output=10_000))
+        session.close()
+        session.close()
+        assert client.num_waiting == 1
+        while client.num_waiting + client.num_running:
+            await asyncio.sleep(0.01)
+
+    run(work, {"step_s": 0.01})
+
+
+def test_stopping_ends_running_requests_as_draining(run: Callable[..., None]) -> None:
+    async def work(client: EngineClient) -> None:
+        await client.wait_ready()
+        session = client.open_session()
+        session.submit(add(client, max_output=10_000))
+        stopping = asyncio.create_task(client.stop(grace_s=0.3))
+        with pytest.raises(Draining):
+            while True:
+                await session.events(timeout_s=5)
+        await stopping
+
+    run(work, {"stall": True})
+
+
+def test_an_engine_that_ignores_stop_is_killed(run: Callable[..., None]) -> None:
+    async def work(client: EngineClient) -> None:
+        await client.wait_ready()
+
+    begun = time.monotonic()
+    run(work, {"stall": True})
+    assert time.monotonic() - begun < 3
+
+
+def test_stopping_before_ready_ends_the_wait(run: Callable[..., None]) -> None:
+    async def work(client: EngineClient) -> None:
+        waiting = asyncio.create_task(client.wait_ready())
+        await asyncio.sleep(0.05)
+        client.leave()
+        with pytest.raises(Draining):
+            await waiting
+
+    run(work, {"load_s": 30})
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("raise SystemExit('no torch here')", "ended with exit code 1: no torch here"),
+        ("pass", "ended with exit code 0"),
+        (
+            "import socket, sys; socket.socket(fileno=int(sys.argv[1])).send(b'x' * 99)",
+            "no message",
+        ),
+        (
+            "import os, sys, time; os.close(int(sys.argv[1])); time.sleep(60)",
+            "was killed by SIGKILL",
+        ),
+    ],
+)
+def test_an_engine_that_does_not_speak_is_dead(
+    run: Callable[..., None], code: str, message: str
+) -> None:
+    async def work(client: EngineClient) -> None:
+        with pytest.raises(EngineDead, match=message):
+            await client.wait_ready()
+        assert client.death is not None
+        assert client.death.exit_code == 4
+
+    run(work, command=(sys.executable, "-c", code))
+
+
+def test_a_grandchild_that_keeps_the_socket_does_not_hide_the_death(
+    run: Callable[..., None],
+) -> None:
+    code = (
+        "import subprocess, sys;"
+        "subprocess.Popen(['sleep', '3'], pass_fds=[int(sys.argv[1])]); sys.exit(7)"
+    )
+
+    async def work(client: EngineClient) -> None:
+        begun = time.monotonic()
+        with pytest.raises(EngineDead, match="exit code 7"):
+            await client.wait_ready()
+        assert time.monotonic() - begun < 2
+
+    run(work, command=(sys.executable, "-c", code))

@@ -1,0 +1,105 @@
+"""What arrives in a plan's places is what the checkpoint stands for, bit for bit."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from firmtoken.runtime.kernels.expert_slots import make_arena
+from firmtoken.runtime.weights.errors import LoadError
+from firmtoken.runtime.weights.load import load
+
+Plan = Any
+MATRICES = (("gate", "gate_proj"), ("up", "up_proj"), ("down", "down_proj"))
+
+
+def ignore(phase: str, done: int, total: int) -> None:
+    pass
+
+
+def test_dense_weights_are_decoded_stacked_and_shifted(
+    written: Any, plan_of: Callable[..., Plan], memory_of: Callable[[Plan], Any]
+) -> None:
+    plan = plan_of()
+    memory = memory_of(plan)
+    load(plan, written.folder, memory, ignore)
+    numbers = written.numbers
+    got = memory.weights
+    assert torch.equal(got["embed", 0], numbers["model.embed_tokens"])
+    assert torch.equal(got["lm_head", 0], numbers["lm_head"])
+    assert torch.equal(got["q_proj", 0], numbers["model.layers.1.self_attn.q_proj"])
+    for layer in range(3):
+        norm = numbers[f"model.layers.{layer}.input_layernorm"]
+        assert torch.equal(got["in_norm", layer], 1 + norm)
+    for ordinal, layer in enumerate((0, 2)):
+        stem = f"model.layers.{layer}.linear_attn."
+        stacked = torch.cat((numbers[stem + "in_proj_qkv"], numbers[stem + "in_proj_b"]))
+        assert torch.equal(got["in_proj", ordinal], stacked)
+        assert torch.equal(got["conv", ordinal], numbers[stem + "conv1d"].squeeze(1))
+        assert torch.equal(got["a_log", ordinal], numbers[stem + "A_log"])
+
+
+@pytest.mark.parametrize("placement", ["offload", "resident"])
+def test_fp32_slots_hold_decoded_experts(
+    written: Any, plan_of: Callable[..., Plan], memory_of: Callable[[Plan], Any], placement: str
+) -> None:
+    plan = plan_of(placement=placement)
+    memory = memory_of(plan)
+    load(plan, written.folder, memory, ignore)
+    for layer in range(3):
+        own = memory.banks[layer] if placement == "offload" else memory.arena[3 * layer :]
+        arena = make_arena(own, plan.experts.slot_parts)
+        for expert in range(3):
+            for name, module in MATRICES:
+                wanted = written.numbers[f"model.layers.{layer}.mlp.experts.{expert}.{module}"]
+                assert torch.equal(arena.matrices[name][expert], wanted)
+    untouched = memory.arena if placement == "offload" else torch.cat(memory.banks)
+    assert (untouched == 255).all()
+
+
+def test_nvfp4_slots_hold_the_files_own_bytes_and_three_scales(
+    written: Any, plan_of: Callable[..., Plan], memory_of: Callable[[Plan], Any]
+) -> None:
+    plan = plan_of(format_name="nvfp4")
+    memory = memory_of(plan)
+    load(plan, written.folder, memory, ignore)
+    arena = make_arena(memory.banks[2], plan.experts.slot_parts)
+    for index, (name, module) in enumerate(MATRICES):
+        parts = written.packed[f"model.layers.2.mlp.experts.1.{module}"]
+        assert torch.equal(arena.matrices[name][1], parts[".weight"])
+        scales = arena.matrices[f"{name}_scale"][1].view(torch.uint8)
+        assert torch.equal(scales, parts[".weight_scale"].view(torch.uint8))
+        assert arena.matrices["globals"][1][index] == parts[".weight_scale_2"]
+
+
+def test_progress_counts_every_byte_that_is_read_once(
+    written: Any, plan_of: Callable[..., Plan], memory_of: Callable[[Plan], Any]
+) -> None:
+    calls: list[tuple[str, int, int]] = []
+    plan = plan_of()
+    load(plan, written.folder, memory_of(plan), lambda *call: calls.append(call))
+    used = 0
+    for name, tensor in written.tensors.items():
+        if not name.startswith(("mtp.", "model.visual.")) and not name.endswith("input_scale"):
+            used += tensor.numel() * tensor.element_size()
+    phases = {phase: done for phase, done, _ in calls}
+    assert sum(phases.values()) == used
+    assert list(phases) == ["weights", "experts"]
+    assert all(done <= total for _, done, total in calls)
+
+
+@pytest.mark.parametrize("scale", [0.0, 3.0, float("nan")])
+def test_a_global_scale_out_of_range_is_refused(
+    written: Any, plan_of: Callable[..., Plan], memory_of: Callable[[Plan], Any], scale: float
+) -> None:
+    name = "model.language_model.layers.1.mlp.experts.2.up_proj.weight_scale_2"
+    written.tensors[name] = torch.tensor(scale)
+    written.save()
+    plan = plan_of()
+    with pytest.raises(LoadError) as caught:
+        load(plan, written.folder, memory_of(plan), ignore)
+    assert str(caught.value) == (
+        f"`{name}` in `{caught.value.file}`: expected a scale between 1e-08 and 1, found {scale:g}"
+    )
+    assert "reciprocals" in caught.value.hint
