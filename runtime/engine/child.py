@@ -57,7 +57,7 @@ def run(channel: Channel, clock: Clock) -> int:
         first = channel.wait()
         if isinstance(first, Start):
             serve(channel, start(channel, first, clock), clock)
-    except BrokenPipeError:
+    except ConnectionError:
         return 0  # the server is gone: nobody is left to tell
     except (
         Exception

@@ -13,7 +13,7 @@ from firmtoken.runtime.engine.limits import Limits
 from firmtoken.runtime.engine.messages import Admitted, Done, FinishReason, Log, Tokens, Up
 from firmtoken.runtime.engine.sequence import Phase, Sequence
 from firmtoken.runtime.engine.work import Decode, Span, form_span
-from firmtoken.runtime.memory.shortage import NoPages, NoStateSlots, Shortage
+from firmtoken.runtime.memory.shortage import NoStateSlots, Shortage
 
 Drawn = Mapping[int, int]
 """Request id -> token."""
@@ -128,7 +128,7 @@ class Scheduler:
 
     def _queue(self, sequence: Sequence) -> None:
         sequence.phase = Phase.WAITING
-        sequence.refused_at = None
+        sequence.shortage = sequence.refused_at = None
         insort(self.waiting, sequence, key=lambda waiting: waiting.arrival)
 
     def _admit(self) -> None:
@@ -136,28 +136,31 @@ class Scheduler:
             head = self.waiting[0]
             if sequence is not head and head.passed >= self.limits.max_passes:
                 return
-            try:
-                self._admit_one(sequence)
-            except NoPages:
-                continue
-            except NoStateSlots:
+            shortage = self._try_to_admit(sequence)
+            if isinstance(shortage, NoStateSlots):
                 return
-            if sequence is not head:
+            if shortage is None and sequence is not head:
                 head.passed += 1
         if self.waiting and not self.holdings.members:
             self._end(self.waiting[0], "error", "refused by an engine in which nothing runs")
 
-    def _admit_one(self, sequence: Sequence) -> None:
-        """Admits or raises a `Shortage`; does not ask twice while nothing was given back."""
+    def _try_to_admit(self, sequence: Sequence) -> Shortage | None:
+        """Admits, or says what is short; does not ask twice while nothing was given back."""
         if sequence.refused_at == self.holdings.version:
-            raise NoPages(f"request {sequence.request_id} was refused with as much before")
+            return sequence.shortage
         try:
             self.holdings.admit(sequence)
         except Shortage as shortage:
-            self._log_wait(sequence, shortage)
-            if isinstance(shortage, NoPages):
-                sequence.refused_at = self.holdings.version
-            raise
+            if sequence.shortage is None:
+                line = f"request {sequence.request_id} waits, {len(self.waiting)} in the queue: {shortage}"
+                self._messages.append(Log(line=line))
+            sequence.shortage = shortage.with_traceback(None)
+            sequence.refused_at = self.holdings.version
+            return shortage
+        self._start(sequence)
+        return None
+
+    def _start(self, sequence: Sequence) -> None:
         self.waiting.remove(sequence)
         sequence.phase = Phase.PREFILL
         self.holdings.members.sort(key=lambda member: member.arrival)
@@ -175,13 +178,6 @@ class Scheduler:
                 resumed=resumed,
             )
         )
-
-    def _log_wait(self, sequence: Sequence, shortage: Shortage) -> None:
-        if sequence.refused_at is None:
-            line = (
-                f"request {sequence.request_id} waits, {len(self.waiting)} in the queue: {shortage}"
-            )
-            self._messages.append(Log(line=line))
 
     def _open(self, span: Span) -> Span:
         for piece in span.pieces:

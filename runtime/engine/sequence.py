@@ -5,6 +5,7 @@ from enum import Enum
 
 from firmtoken.runtime.engine.messages import Add, FinishReason, Sampling
 from firmtoken.runtime.memory.prefix_cache import Node
+from firmtoken.runtime.memory.shortage import Shortage
 
 
 class Phase(Enum):
@@ -53,6 +54,8 @@ class Sequence:
     preemptions: int = 0
     passed: int = 0
     """How often a younger one passed while this was the head of the queue."""
+    shortage: Shortage | None = None
+    """Why it waits."""
     refused_at: int | None = None
     """Version of the holdings that had no room for it."""
 

@@ -61,6 +61,7 @@ class SideStream:
         self._thread.join()
 
     def _run(self) -> None:
+        torch.set_num_threads(1)  # of this thread: copies must not take cores from `main`
         while (item := self._queue.get()) is not None:
             waits, launch, happened = item
             for event in waits:
@@ -81,6 +82,7 @@ class Streams:
     """All streams of a plan and the events between them."""
 
     def __init__(self, names: Sequence[str]) -> None:
+        torch.get_num_threads()  # fixes this thread's number before side streams set theirs
         self._side = {name: SideStream(name) for name in names if name != MAIN}
         self._events: dict[Value, Event] = {}
 

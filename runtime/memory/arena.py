@@ -1,6 +1,7 @@
 """The bytes that a plan placed: one device arena, and one segment for each host space."""
 
 import mmap
+import os
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -46,12 +47,17 @@ class Arena:
 def _host_bytes(space: Space, descriptor: int | None) -> torch.Tensor:
     if descriptor is None:
         return _private_bytes(space.bytes)
+    # Every page now, so that a host without the memory says so before anything is read; after a restart they are there.
+    try:
+        os.posix_fallocate(descriptor, 0, space.bytes)
+    except OSError as error:
+        raise NoMemory(f"{space.bytes:,} bytes of `{space.name}`: {error.strerror}") from error
     # The tensor keeps the mapping alive.
     return torch.frombuffer(mmap.mmap(descriptor, space.bytes), dtype=torch.uint8)
 
 
 def _private_bytes(size: int) -> torch.Tensor:
     try:
-        return torch.zeros(size, dtype=torch.uint8)
+        return torch.empty(size, dtype=torch.uint8).zero_()  # touches every page, unlike `zeros`
     except RuntimeError as error:  # torch has no narrower type for a refused allocation
         raise NoMemory(f"{size:,} bytes were refused by the system") from error

@@ -191,8 +191,7 @@ class EngineClient:
         self._send(add)
 
     def _abort(self, request_id: int) -> None:
-        # The record stays until `Done`: dropped first, its slot would look free while the engine still holds it.
-        # Its session is gone, and with it the wish for events; sessions abort once (their own promise).
+        # The record stays until `Done`: dropped now, its slot would look free while the engine still holds it.
         self._records[request_id].session = None
         self._send(Abort(request_id=request_id))
 

@@ -9,7 +9,7 @@ import pytest
 
 from firmtoken.compiler.admission import need
 from firmtoken.runtime.engine.limits import Limits
-from firmtoken.runtime.engine.messages import Add, Admitted, Done, Sampling, Tokens, Up
+from firmtoken.runtime.engine.messages import Add, Admitted, Done, Log, Sampling, Tokens, Up
 from firmtoken.runtime.engine.scheduler import Scheduler
 from firmtoken.runtime.engine.sequence import Phase, Sequence
 from firmtoken.runtime.engine.work import Decode, Span
@@ -273,6 +273,45 @@ def test_a_preempted_request_resumes_from_its_shadow_and_keeps_its_text() -> Non
     simulation.drain()
     assert youngest.token_ids[: len(text)] == text and len(youngest.token_ids) == 60
     assert simulation.resumed[1] >= 1
+
+
+def test_a_request_that_runs_alone_and_finds_no_page_ends_with_an_error() -> None:
+    simulation = Simulation(Scheduler(LIMITS, lambda moves: None), NeverStops())
+    simulation.add(add(0, [1] * 10, 40))
+    simulation.scheduler.schedule()
+    holdings = simulation.scheduler.holdings
+    holdings.pages.take(holdings.pages.num_free - 3)  # a planted leak
+    span = simulation.scheduler.open_span
+    assert span is not None
+    simulation.scheduler.complete_span(span, {0: 1})
+    while not simulation.scheduler.idle:
+        work = simulation.scheduler.schedule()
+        if isinstance(work, Decode):
+            simulation.run_decode(work)
+    simulation.read(simulation.scheduler.collect())
+    end = simulation.ends[0]
+    assert (
+        end.reason == "error"
+        and end.message == "no page left for token 25 of the only running request"
+    )
+
+
+def test_who_waits_is_said_once() -> None:
+    simulation = Simulation(Scheduler(LIMITS, lambda moves: None), NeverStops())
+    for request_id in range(5):
+        simulation.add(add(request_id, [request_id] * 10, 4))
+    said = []
+    for _ in range(8):
+        work = simulation.scheduler.schedule()
+        said += [m.line for m in simulation.scheduler.collect() if isinstance(m, Log)]
+        if isinstance(work, Span):
+            simulation.run_span(work, 0.0)
+        elif isinstance(work, Decode):
+            simulation.run_decode(work)
+    assert said == [
+        "request 3 waits, 2 in the queue: 3 of 3 are running",
+        "request 4 waits, 1 in the queue: 3 of 3 are running",
+    ]
 
 
 def test_spans_are_cut_at_pages_and_short_requests_go_on_demand() -> None:

@@ -52,15 +52,11 @@ def test_add_norm_in_its_four_forms(
 
 
 def test_add_norm_lets_y_and_h_share_bytes_as_its_card_says(
-    launch: Launch, make_batch: MakeBatch, part: Any
+    kernel: Callable[..., Any], make_batch: MakeBatch, part: Any
 ) -> None:
     hid, shared, norm = torch.randn(5, 16), torch.randn(5, 16), torch.rand(16)
     wanted = formula_norm(hid + shared, norm)
-    find = make_batch([part(rows=5)])
-    from_card = {"hid": hid, "y": shared, "h": shared, "norm": norm}
-    # `launch` would call the change of `y` a fault.
-    kernel = pytest.importorskip("firmtoken.runtime.kernels.add_norm.reference").add_norm
-    kernel(find, eps=EPS, **from_card)
+    kernel("add_norm")(make_batch([part(rows=5)]), hid=hid, y=shared, h=shared, norm=norm, eps=EPS)
     torch.testing.assert_close(shared, wanted, rtol=1e-5, atol=1e-6)
 
 

@@ -149,6 +149,27 @@ def test_a_held_layer_evicts_nothing(launch: Launch, make_batch: Callable[..., B
     assert lru.tolist() == [1, 3]
 
 
+def test_an_empty_slot_goes_first_whatever_its_stamp(
+    launch: Launch, make_batch: Callable[..., Batch]
+) -> None:
+    arena = plain_arena(OVERFLOW + 4)
+    table = torch.tensor([FIRST, FIRST + 2, *[-1] * 10], dtype=torch.int32)
+    slots, miss = torch.zeros(1, 1, dtype=torch.int32), torch.zeros(25, dtype=torch.int32)
+    hits = launch(
+        "admit",
+        make_batch([]),
+        ids=torch.tensor([[7]], dtype=torch.int32),
+        table=table,
+        lru=torch.tensor([1, 9, 2]),
+        slots=slots,
+        miss=miss,
+        cache=ExpertSlots(first=FIRST, count=3, arena=arena),
+        overflow=ExpertSlots(first=OVERFLOW, count=4, arena=arena),
+        num_experts=EXPERTS,
+    )
+    assert (hits, slots.tolist()) == (0, [[FIRST + 1]])
+
+
 @pytest.mark.parametrize("ids", [None, [[0, 5], [5, -1], [11, 2]]])
 def test_resolve_gives_missing_experts_consecutive_staging_slots(
     launch: Launch,

@@ -115,6 +115,7 @@ def test_top_p_keeps_the_shortest_run_that_reaches_p() -> None:
     assert drawn(logits, top_p=0.6).keys() == {0, 1}
     assert drawn(logits, top_p=0.8).keys() == {0, 1, 2}
     assert drawn(logits, top_p=1e-9).keys() == {0}
+    assert drawn(torch.zeros(4), top_p=0.5).keys() == {0, 1}
 
 
 def test_top_p_counts_what_top_k_has_left() -> None:
