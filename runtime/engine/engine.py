@@ -66,6 +66,7 @@ class Engine:
             self._run_span(work)
         elif work is not None:
             self._run_decode(work)
+        self._batches.forget({member.request_id for member in self.scheduler.running})
         self._flush()
 
     def stats(self) -> Stats:
@@ -144,7 +145,6 @@ class Engine:
                 for sequence, token in zip(decode.sequences, tokens, strict=True)
             },
         )
-        self._batches.forget({member.request_id for member in self.scheduler.running})
 
     def _park(self, moves: tuple[tuple[int, int], ...]) -> None:
         self._interpreter.run("park", NO_ROWS, self._batches.moves(moves))

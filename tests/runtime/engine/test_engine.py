@@ -88,11 +88,11 @@ def test_preempted_requests_say_what_lone_ones_say(start, prompt: Prompt) -> Non
     bench = start("tiny-cpu", "serving.context=512", "serving.pool=512", change=small_pool)
     lone = start("tiny-cpu-resident", change=uncached)
     for request_id in range(4):
-        bench.add(request_id, prompt(70, request_id), 150)
+        bench.add(request_id, prompt(70, request_id), 100)
     bench.drain()
     assert bench.engine.scheduler.preemptions > 0
     for request_id in range(4):
-        assert bench.text(request_id) == lone.ask(prompt(70, request_id), 150)
+        assert bench.text(request_id) == lone.ask(prompt(70, request_id), 100)
         assert bench.end(request_id).reason == "length"
 
 
@@ -172,6 +172,16 @@ def test_a_request_stops_at_its_stop_token_and_says_so(start, prompt: Prompt) ->
     bench.drain()
     end = bench.end(1)
     assert bench.text(1) == text[:4] and (end.reason, end.output_tokens) == ("stop", 4)
+
+
+def test_nothing_is_kept_of_requests_that_ended(start, prompt: Prompt) -> None:
+    bench = start()
+    for request_id in range(20):
+        bench.add(request_id, prompt(30 + request_id, request_id), 1 + request_id % 3)
+    bench.drain()
+    engine = bench.engine
+    assert (engine._batches._tables, engine.scheduler._sequences) == ({}, {})
+    assert len(bench.interpreter._bound) <= 16 and not bench.interpreter.held
 
 
 def test_too_long_a_request_ends_at_once_with_the_numbers(start, prompt: Prompt) -> None:

@@ -105,7 +105,7 @@ class CacheMachine(RuleBasedStateMachine):
     @initialize(hybrid=st.booleans())
     def start(self, hybrid: bool) -> None:
         self.pool = PagePool(14)
-        self.slots = SnapshotSlots(3)
+        self.slots = SnapshotSlots(2)
         self.cache = self.make_cache(PAGE_SIZE, self.pool, self.slots, hybrid=hybrid)
         self.model = NaiveCache(hybrid=hybrid)
         self.users: list[User] = []
@@ -149,7 +149,7 @@ class CacheMachine(RuleBasedStateMachine):
                 snapshot = self.cache.reserve_snapshot()
             except NoSnapshots:
                 readers = {node.snapshot for node in self.cache.nodes() if node.readers}
-                assert len(readers - {None}) == 3
+                assert len(readers - {None}) == 2
                 return
             self.follow_evictions()
         node = self.cache.insert(text, pages, snapshot)
@@ -235,10 +235,11 @@ def test_the_harness_catches_a_broken_cache(broken: type[PrefixCache]) -> None:
         make_cache = broken
 
     few = settings(
-        max_examples=300,
+        max_examples=1_000,
         stateful_step_count=40,
         deadline=None,
         database=None,
+        derandomize=True,
         phases=[Phase.generate],
     )
     with pytest.raises(BaseException):  # noqa: B017  # whichever fault it meets first
