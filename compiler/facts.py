@@ -148,7 +148,9 @@ class Laid:
     parked_bytes_per_token: int
     """Hidden states that an open span parks above the arena; 0 where the order is chunk-major."""
     input_bytes: int
-    """Token ids, positions, page tables and the like of all programs."""
+    """Size of the space `inputs`: what the host hands over, results, and what lives across a yield."""
+    host_input_bytes: int
+    """What the host hands over for one step: token ids, positions, page tables, sampling."""
     table_bytes: int
     """Expert tables, recency, miss lists, maps; 0 when resident."""
     launches: int

@@ -88,7 +88,11 @@ def fixed_lines(
             because=f"the largest program: mixers in tiles of {batches.mixer_tile:,} tokens, "
             f"experts in chunks of {batches.moe_chunk:,}",
         ),
-        line("inputs", unit_bytes=laid.input_bytes, because="token ids, positions, page tables"),
+        line(
+            "inputs",
+            unit_bytes=laid.input_bytes,
+            because="token ids, positions, page tables, and what lives across a yield",
+        ),
         line("tables", unit_bytes=laid.table_bytes, because="expert tables, recency, miss lists"),
         line(
             "workspace", unit_bytes=candidates.workspace_bytes, because="what the kernels ask for"
@@ -209,7 +213,7 @@ def base_host_lines(machine: Machine, laid: Laid) -> tuple[Line, ...]:
     return (
         line(
             "pinned_io",
-            unit_bytes=laid.input_bytes,
+            unit_bytes=laid.host_input_bytes,
             count=2,
             because="inputs and results of two steps in flight",
         ),

@@ -101,7 +101,9 @@ def lay_out(
     laid = {}
     for placement, (programs, streams) in placed.items():
         named = name_kernels(programs, formats, kernels)
-        laid[placement] = allocate_buffers(facts, batches, named, streams, placement=placement)
+        laid[placement] = allocate_buffers(
+            facts, batches, named, streams, placement=placement, page_size=cache.page_size
+        )
     parts = slot_parts(slot_format, facts.hidden_size, facts.expert_width)
     candidates = Candidates(
         laid=laid,

@@ -50,15 +50,21 @@ def launch_of(step: BoundStep, program: str, cards: Cards) -> Launch:
 
 
 def inline(
-    name: str, program: Program, flat: Flat, cards: Cards, at_yield: "Composed | None" = None
+    name: str,
+    program: Program,
+    flat: Flat,
+    cards: Cards,
+    at_yield: "Composed | None" = None,
+    parked: tuple[Launch, ...] = (),
 ) -> Iterator[Launch]:
-    """The launches of one run; at each yield the composed decode step, without what is held."""
+    """The launches of one run; at each yield the composed decode step, without what is held, and then `parked`."""
     entry = bind_all(program.entry_waits, {})
     held: set[Value] = set()
     for item in flat:
         if isinstance(item, BoundYield):
             if at_yield is not None:
                 yield at_yield.step(frozenset(held), every_owner=False)
+            yield from parked
             continue
         launch = launch_of(item, name, cards)
         if entry and launch.stream != "link":
@@ -130,10 +136,16 @@ def _both_owners(values: tuple[Value, ...]) -> tuple[Value, ...]:
     return tuple(both)
 
 
+def _park(programs: Programs, kinds: Sequence[str], cards: Cards) -> tuple[Launch, ...]:
+    if programs.park is None:
+        return ()
+    return tuple(inline("park", programs.park, unroll(programs.park, kinds), cards))
+
+
 def session(
     programs: Programs, kinds: Sequence[str], cards: Cards, *, chunks: int, tiles: int
 ) -> tuple[Launch, ...]:
-    """D D P park P D D extend park D, with a decode step at every yield of each P."""
+    """D D P park P D D extend park D, with a decode step and a park at every yield of each P."""
     decode = compose("decode", programs.decode, unroll(programs.decode, kinds), cards)
     prefill = unroll(programs.prefill, kinds, chunks=chunks, tiles=(tiles,) * chunks)
     extend = unroll(programs.extend, kinds)
@@ -142,13 +154,13 @@ def session(
     def run_decode() -> None:
         launches.append(decode.step(frozenset(), every_owner=True))
 
+    park = _park(programs, kinds, cards)
+
     def run_park() -> None:
-        if programs.park is not None:
-            flat = unroll(programs.park, kinds)
-            launches.extend(inline("park", programs.park, flat, cards))
+        launches.extend(replace(launch, reads=_both_owners(launch.reads)) for launch in park)
 
     def run_prefill() -> None:
-        launches.extend(inline("prefill", programs.prefill, prefill, cards, decode))
+        launches.extend(inline("prefill", programs.prefill, prefill, cards, decode, park))
 
     run_decode()
     run_decode()

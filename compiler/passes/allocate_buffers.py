@@ -43,7 +43,13 @@ class _Lives:
 
 
 def allocate_buffers(
-    facts: ModelFacts, batches: Batches, programs: Programs, streams: Streams, *, placement: str
+    facts: ModelFacts,
+    batches: Batches,
+    programs: Programs,
+    streams: Streams,
+    *,
+    placement: str,
+    page_size: int,
 ) -> Laid:
     """Places of everything whose size does not depend on the memory split."""
     capacities = _capacities(facts, batches)
@@ -62,6 +68,7 @@ def allocate_buffers(
         parked, fixed = _parked(sized, lives, fixed)
         buffers += packed + parked
         fixed = _outputs(buffers, name, capacities[name]["sequences"], fixed)
+    from_host = _host_input_bytes(facts, batches, capacities, page_size)
     tables, table_bytes = _tables(facts) if placement == "offload" else ([], 0)
     return Laid(
         placement=placement,
@@ -70,7 +77,8 @@ def allocate_buffers(
         buffers=(*buffers, *tables),
         activation_bytes=arena,
         parked_bytes_per_token=_parked_per_token(buffers, batches),
-        input_bytes=fixed + _host_input_bytes(facts, batches, capacities),
+        input_bytes=fixed + from_host,
+        host_input_bytes=from_host,
         table_bytes=table_bytes,
         launches=sum(
             isinstance(item, BoundStep) for item in unroll(programs.decode, facts.layer_kinds)
@@ -268,10 +276,15 @@ def _parked_per_token(buffers: list[Buffer], batches: Batches) -> int:
 
 
 def _host_input_bytes(
-    facts: ModelFacts, batches: Batches, capacities: Mapping[str, Mapping[str, int]]
+    facts: ModelFacts,
+    batches: Batches,
+    capacities: Mapping[str, Mapping[str, int]],
+    page_size: int,
 ) -> int:
     rows = sum(capacity["tokens"] for capacity in capacities.values())
-    return align_up(rows * TOKEN_INPUT_BYTES + batches.max_num_seqs * SEQUENCE_INPUT_BYTES)
+    page_table = -(-facts.max_positions // page_size) * ELEMENT_BYTES["int64"]
+    sequences = batches.max_num_seqs * (SEQUENCE_INPUT_BYTES + page_table)
+    return align_up(rows * TOKEN_INPUT_BYTES + sequences)
 
 
 def _tables(facts: ModelFacts) -> tuple[list[Buffer], int]:

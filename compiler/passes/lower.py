@@ -153,13 +153,16 @@ def _layer_major(shape: Shape) -> Body:
 
 
 def _chunk_major(shape: Shape) -> Body:
-    """Everything is resident: nothing to wait for, nothing to park."""
+    """Everything is resident: nothing to wait for; a chunk goes through all layers, with a yield after each."""
     return (
         _chunks(
             *_embed(shape),
-            _layers(_tiles(BlockOf(block_of="kind", suffix=".mixer")), Block(block="experts")),
+            _layers(
+                _tiles(BlockOf(block_of="kind", suffix=".mixer")),
+                Block(block="experts"),
+                Yield(program="decode"),
+            ),
             _gather(shape),
-            Yield(program="decode"),
         ),
     )
 
@@ -334,20 +337,22 @@ def _restore_states(facts: ModelFacts, *, snapshots: bool) -> Body:
 
 
 def _park(facts: ModelFacts) -> Program:
-    """Copies the shadow states of listed sequences to snapshot slots, beside whatever runs next."""
+    """Copies the shadow states of listed sequences to snapshot slots, beside whatever runs next.
+
+    It may run at a yield, where only the running batch (owner 1) may be read; elsewhere it owns all sequences.
+    """
     snapshot = _step(
         "snapshot",
-        reads="conv_state:conv_state[l,0] recurrent_state:recurrent_state[l,0]",
+        reads="conv_state:conv_state[l,1] recurrent_state:recurrent_state[l,1]",
         writes="snaps:snaps[l]",
         rows="1",
     )
-    both_owners = (*snapshot.reads, "conv_state[l,1]", "recurrent_state[l,1]")
     return Program(
         captured=False,
         closed=False,
         sizes=(),
         bounds={"layers": facts.num_layers, "chunks": 1, "tiles": 1},
         entry_waits=(),
-        body=(_layers(When(when="kind==linear", body=(replace(snapshot, reads=both_owners),))),),
+        body=(_layers(When(when="kind==linear", body=(snapshot,))),),
         blocks={},
     )

@@ -93,27 +93,27 @@ def _on_demand_below(
 ) -> OnDemand:
     asked = profile.schedule.on_demand_below
     if asked != "auto":
-        _refuse_long_extend(asked, batches.moe_chunk)
+        _refuse_long_extend(asked, batches.mixer_tile)
         return OnDemand(cold=asked, warm=asked)
     if residency.missing == 0:
         return OnDemand(cold=0, warm=0)
-    most = batches.moe_chunk
+    most = batches.mixer_tile
     return OnDemand(
         cold=_crossing(costs, residency, residency.fraction, most),
         warm=_crossing(costs, residency, hit_rate(residency.fraction), most),
     )
 
 
-def _refuse_long_extend(asked: int, chunk: int) -> None:
-    # `extend` is one chunk: prompts of `asked` - 1 tokens must still fit.
-    if asked - 1 <= chunk:
+def _refuse_long_extend(asked: int, tile: int) -> None:
+    # `extend` is one tile: prompts of `asked` - 1 tokens must still fit.
+    if asked - 1 <= tile:
         return
     raise PlanError(
         (
             Refusal(
                 field="schedule.on_demand_below",
-                message=f"on demand takes one chunk of {chunk:,} tokens at most, not `{asked - 1}`",
-                hint=f"set it to at most {chunk + 1}, or raise `schedule.prefill_chunk`",
+                message=f"on demand takes one mixer tile of {tile:,} tokens at most, not `{asked - 1}`",
+                hint=f"set it to at most {tile + 1}",
                 code="contradiction",
             ),
         )

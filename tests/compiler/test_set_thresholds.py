@@ -33,9 +33,9 @@ def test_an_asked_threshold_sets_both(plan_of: Plans) -> None:
     assert (below.cold, below.warm) == (17, 17)
 
 
-def test_on_demand_takes_one_chunk_at_most(plan_of: Plans) -> None:
+def test_on_demand_takes_one_tile_at_most(plan_of: Plans) -> None:
     assert plan_of("tiny-cpu", "schedule.on_demand_below=513").schedule.on_demand_below.cold == 513
-    with pytest.raises(PlanError, match="one chunk of 512 tokens at most") as caught:
+    with pytest.raises(PlanError, match="one mixer tile of 512 tokens at most") as caught:
         plan_of("tiny-cpu", "schedule.on_demand_below=514")
     assert caught.value.exit_code == 2
 

@@ -129,6 +129,7 @@ def candidates_of(case: Case) -> Candidates:
         activation_bytes=case.activation_bytes,
         parked_bytes_per_token=0,
         input_bytes=524_288,
+        host_input_bytes=524_288,
         table_bytes=0,
         launches=case.launches,
     )
