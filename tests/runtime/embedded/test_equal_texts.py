@@ -52,8 +52,11 @@ def prompts() -> list[list[int]]:
 
 @pytest.fixture(scope="module")
 def outputs() -> list[int]:
+    """Mostly short; now and then four long ones together, which outgrow the pool."""
     draw = random.Random(8)
-    return [draw.choice((4, 9, 16, 25, 90)) for _ in range(NUM_REQUESTS)]
+    return [
+        130 if number % 40 < 4 else draw.choice((3, 5, 9, 20)) for number in range(NUM_REQUESTS)
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +78,7 @@ def test_200_mixed_requests_say_what_they_say_alone(
     mixed = start(
         "tiny-cpu",
         "serving.context=600",
-        "serving.pool=704",
+        "serving.pool=600",
         "schedule.prefill_chunk=64",
         "schedule.prefill_span=128",
         "schedule.on_demand_below=24",
@@ -92,7 +95,10 @@ def test_200_mixed_requests_say_what_they_say_alone(
     texts, stats = mixed.texts(), mixed.engine.stats()
     assert len(mixed.ends()) == NUM_REQUESTS
     assert stats.cached_tokens > 1_000 and stats.preemptions > 0 and stats.expert_misses > 0
-    assert mixed.logs("decode 4 of 4") and mixed.logs("extend") and mixed.logs("prefill 128 tokens")
+    assert mixed.logs("decode 4 of 4") and mixed.logs("extend")
+    spans = [line.split("prefill ")[1] for line in mixed.logs("prefill")]
+    assert any(int(span.split()[0]) > 64 for span in spans), "no span of several chunks"
+    assert any(", " in span for span in spans), "no span of several requests"
     assert any(admitted.resumed for admitted in mixed.admissions())
     assert stats.pages_free + stats.pages_cached == stats.pages_total
     different = [number for number in range(NUM_REQUESTS) if texts[number] != cold[number]]

@@ -11,76 +11,13 @@ from tokenizers import Tokenizer
 
 FOLDER = Path(__file__).resolve().parents[3] / "profiles" / "weights" / "tiny-moe"
 LONGEST_ANSWER = 60
-COMMON = frozenset(
-    [
-        "a",
-        "an",
-        "the",
-        "of",
-        "or",
-        "and",
-        "to",
-        "in",
-        "on",
-        "at",
-        "by",
-        "for",
-        "from",
-        "with",
-        "without",
-        "is",
-        "are",
-        "was",
-        "be",
-        "been",
-        "being",
-        "that",
-        "which",
-        "who",
-        "whose",
-        "it",
-        "its",
-        "as",
-        "any",
-        "some",
-        "one",
-        "ones",
-        "etc",
-        "usually",
-        "especially",
-        "used",
-        "not",
-        "no",
-        "other",
-        "such",
-        "than",
-        "into",
-        "out",
-        "up",
-        "this",
-        "these",
-        "those",
-        "can",
-        "may",
-        "has",
-        "have",
-        "having",
-        "had",
-        "do",
-        "does",
-        "made",
-        "make",
-        "very",
-        "more",
-        "most",
-        "something",
-        "someone",
-        "somebody",
-        "noun",
-        "means",
-        "mean",
-    ]
-)
+COMMON_WORDS = """
+a an the of or and to in on at by for from with without is are was be been being that which who
+whose it its as any some one ones etc usually especially used not no other such than into out
+up this these those can may has have having had do does made make very more most something
+someone somebody noun means mean
+"""
+COMMON = frozenset(COMMON_WORDS.split())
 
 
 @pytest.fixture(scope="module")
