@@ -38,7 +38,5 @@ class KernelCard:
     respects_holds: bool = False
     in_place: tuple[tuple[str, str], ...] = ()
     workspace_bytes: int = 0
-    shared_bytes: int = 0
-    local_bytes: int = 0
     hazards: tuple[str, ...] = ()
     """Ids of hazards.yaml that concern it."""

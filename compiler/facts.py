@@ -68,6 +68,10 @@ class ModelFacts:
     """[channels, kernel - 1] of one linear layer and sequence."""
     recurrent_shape: tuple[int, ...] = ()
     """[value heads, key dim, value dim] of one linear layer and sequence."""
+    gated_attention: bool = False
+    """Whether half of the query projection gates the attention's output."""
+    scoring: str = "softmax"
+    """How the router scores experts: `softmax` or `sigmoid`."""
     kv_heads: int = 0
     head_dim: int = 0
     expert_sources: tuple[str, ...] = ()
@@ -93,19 +97,21 @@ class ModelFacts:
         """Layers x experts (D8)."""
         return self.num_layers * self.experts_per_layer
 
+    def count(self, axis: str) -> int:
+        """How many tensors a name on this axis stands for."""
+        counts = {"": 1, "layer": self.num_layers, "linear": self.num_linear, "full": self.num_full}
+        return counts[axis]
+
     @property
     def dense_bytes(self) -> int:
         """All tensors but the experts."""
-        counts = {"": 1, "layer": self.num_layers, "linear": self.num_linear, "full": self.num_full}
-        return sum(tensor.bytes * counts[tensor.axis] for tensor in self.tensors)
+        return sum(tensor.bytes * self.count(tensor.axis) for tensor in self.tensors)
 
     @property
     def decode_dense_bytes(self) -> int:
         """Dense bytes that one decode step reads."""
-        counts = {"": 1, "layer": self.num_layers, "linear": self.num_linear, "full": self.num_full}
-        return sum(
-            tensor.bytes * counts[tensor.axis] for tensor in self.tensors if tensor.read_by_decode
-        )
+        read = (tensor for tensor in self.tensors if tensor.read_by_decode)
+        return sum(tensor.bytes * self.count(tensor.axis) for tensor in read)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,3 +203,5 @@ class Candidates:
     bank_row_bytes: int
     workspace_bytes: int
     """Fixed workspaces of the chosen kernels together."""
+    waves: bool = False
+    """Whether the programs can take a layer's misses in several waves through a smaller staging ring."""

@@ -26,7 +26,7 @@ from firmtoken.compiler.ledger_lines import (
     parked_line,
     snapshot_line,
 )
-from firmtoken.compiler.machine import Machine
+from firmtoken.compiler.machine import Machine, captures
 from firmtoken.compiler.slot_split import (
     NoSlots,
     exact_slots,
@@ -99,7 +99,7 @@ class Fits:
         self.candidates = candidates
         self.machine = machine
         self.requests = batches.max_num_seqs
-        captured = machine.kind == "cuda" and profile.graphs == "auto"
+        captured = captures(profile)
         self._fixed = {
             name: fixed_lines(machine, facts, batches, cache, candidates, laid, captured=captured)
             for name, laid in candidates.laid.items()
@@ -209,10 +209,15 @@ class Fits:
     def _offload(self, context: int, pool: int, span: int) -> Fit | Shortage:
         asked = self.profile.experts.slots
         if asked != "auto":
-            experts = exact_slots(self.facts, self.requests, asked)
+            experts = exact_slots(self.facts, self.requests, asked, waves=self.candidates.waves)
             return self._checked(self._fit(context, pool, "offload", experts, span))
         left = self.machine.budget - sum(part.bytes for part in self._lines(pool, "offload", span))
-        split = fill_slots(self.facts, self.requests, left // self.candidates.slot_bytes)
+        split = fill_slots(
+            self.facts,
+            self.requests,
+            left // self.candidates.slot_bytes,
+            waves=self.candidates.waves,
+        )
         if isinstance(split, NoSlots):
             least = split.needed * self.candidates.slot_bytes
             return Shortage(

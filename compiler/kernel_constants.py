@@ -5,15 +5,12 @@ from firmtoken.schema.model import Geometry
 
 Constants = dict[str, int | float | str]
 
-GATED_FAMILIES = ("qwen3_5_moe",)
-"""Families whose attention output is gated by half of its query projection."""
-
 
 def kernel_constants(
     op: str, geometry: Geometry, facts: ModelFacts, cache: CacheChoice
 ) -> Constants:
     """Constants of `op`; empty for ops that geometry does not concern."""
-    gated = int(facts.family in GATED_FAMILIES)
+    gated = int(facts.gated_attention)
     eps = geometry.rms_norm_eps
     heads: Constants = {
         "num_q_heads": geometry.num_q_heads,
@@ -44,7 +41,7 @@ def kernel_constants(
         "gdn": _gdn_constants(geometry),
         "route": {
             "num_experts_per_token": geometry.num_experts_per_token,
-            "scoring": "softmax",
+            "scoring": facts.scoring,
         },
         "admit": {"num_experts": geometry.num_experts},
         "moe_gate_up": experts,

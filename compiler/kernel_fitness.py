@@ -6,11 +6,9 @@ from dataclasses import dataclass
 from firmtoken.compiler.cards import KernelCard
 from firmtoken.compiler.facts import CacheChoice
 from firmtoken.compiler.hazards import condition, find_hazard, holds, installed
-from firmtoken.compiler.machine import describe_machine
+from firmtoken.compiler.machine import captures, describe_machine
 from firmtoken.schema.hardware import Hardware
 from firmtoken.schema.profile import Profile
-
-PAGED_OPS = ("attention", "qk_norm_rope_kv")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +34,7 @@ def describe_launch(profile: Profile, cache: CacheChoice) -> Launch:
         capability=machine.capability,
         head_dim=profile.model.geometry.head_dim,
         page_size=cache.page_size,
-        captured=machine.kind == "cuda" and profile.graphs == "auto",
+        captured=captures(profile),
         side_streams=profile.streams.layout == "auto",
     )
 

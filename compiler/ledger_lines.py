@@ -56,8 +56,7 @@ def ledger(capacity: int, budget: int, lines: Iterable[Line]) -> Ledger:
 
 def weight_bytes(facts: ModelFacts) -> int:
     """Dense tensors in place: each begins at a multiple of `ALIGN`."""
-    counts = {"": 1, "layer": facts.num_layers, "linear": facts.num_linear, "full": facts.num_full}
-    return sum(align_up(tensor.bytes) * counts[tensor.axis] for tensor in facts.tensors)
+    return sum(align_up(tensor.bytes) * facts.count(tensor.axis) for tensor in facts.tensors)
 
 
 def fixed_lines(

@@ -2,7 +2,9 @@
 
 from dataclasses import dataclass
 
+from firmtoken.compiler.errors import PlanError, Refusal
 from firmtoken.schema.hardware import Cpu, Gpu, Hardware
+from firmtoken.schema.profile import Profile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,9 +50,25 @@ def describe_machine(hardware: Hardware) -> Machine:
     return _with_cpu(hardware, hardware.cpu)
 
 
+def captures(profile: Profile) -> bool:
+    """Whether decode steps are captured as graphs: on a GPU, unless `graphs` is off."""
+    return profile.hardware.gpu is not None and profile.graphs == "auto"
+
+
 def _with_gpu(hardware: Hardware, gpu: Gpu) -> Machine:
     assert hardware.link is not None, "the schema asks for `link` beside `gpu`"
-    flops = gpu.flops.get("bf16") or gpu.flops.get("fp32")
+    flops = gpu.flops.get("bf16")
+    if flops is None:
+        raise PlanError(
+            (
+                Refusal(
+                    field="hardware.gpu.flops",
+                    message="`bf16` is missing: prefill is planned from the arithmetic that it allows",
+                    hint="take the dense figure of the data sheet, accumulating in fp32",
+                    code="contradiction",
+                ),
+            )
+        )
     return Machine(
         kind="cuda",
         capability=gpu.capability,
@@ -58,8 +76,7 @@ def _with_gpu(hardware: Hardware, gpu: Gpu) -> Machine:
         reserve=gpu.reserve,
         context_bytes=gpu.context_overhead,
         bandwidth=gpu.bandwidth,
-        # A profile may leave throughput out; then prefill is taken as bound by memory alone.
-        flops=flops or gpu.bandwidth * 100,
+        flops=flops,
         launch_s=gpu.launch_us * 1e-6,
         copy_rate=hardware.link.h2d,
         gather_rate=hardware.link.gather,

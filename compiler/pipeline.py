@@ -1,18 +1,19 @@
 """`compile_profile`: the recipe, in order. Each pass takes exactly what it needs and returns its own frozen part."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from firmtoken.compiler.cards import KernelCard
 from firmtoken.compiler.choices import KernelChoice
 from firmtoken.compiler.expert_slots import slot_bytes, slot_parts
-from firmtoken.compiler.facts import Batches, CacheChoice, Candidates, ModelFacts
+from firmtoken.compiler.facts import Batches, CacheChoice, Candidates, ModelFacts, Split
 from firmtoken.compiler.family import Family
+from firmtoken.compiler.machine import captures, describe_machine
 from firmtoken.compiler.passes.advise import advise
 from firmtoken.compiler.passes.allocate_buffers import allocate_buffers
 from firmtoken.compiler.passes.assemble import Parts, assemble
 from firmtoken.compiler.passes.bound_batches import bound_batches
-from firmtoken.compiler.passes.choose_cache import choose_cache
+from firmtoken.compiler.passes.choose_cache import choose_cache, without_snapshots
 from firmtoken.compiler.passes.choose_kernels import choose_kernels
 from firmtoken.compiler.passes.choose_slot_format import choose_slot_format
 from firmtoken.compiler.passes.describe_model import describe_model
@@ -24,6 +25,7 @@ from firmtoken.compiler.passes.place_streams import place_streams
 from firmtoken.compiler.passes.set_thresholds import set_thresholds
 from firmtoken.compiler.passes.split_memory import split_memory
 from firmtoken.compiler.plan import Plan, SlotPart
+from firmtoken.compiler.speed import describe_costs, split_residency
 from firmtoken.compiler.verify import verify
 from firmtoken.schema.profile import Profile
 
@@ -38,10 +40,27 @@ def compile_profile(profile: Profile, cards: Sequence[KernelCard]) -> Plan:
     layouts = lay_out(profile, family, facts, batches, cache, cards)
     split = split_memory(profile, facts, batches, cache, layouts.candidates)
     if cache.snapshots and not split.snapshot_slots:
-        # The host has no room for a single snapshot, which is known only now.
-        cache = replace(cache, snapshots=False)
+        # Known only now: the host has no room for a single snapshot.
+        cache = without_snapshots(profile, cache)
         layouts = lay_out(profile, family, facts, batches, cache, cards)
+        split = split_memory(profile, facts, batches, cache, layouts.candidates)
     candidates, chosen = layouts.candidates, layouts.candidates.laid[split.placement]
+    costs = describe_costs(
+        describe_machine(profile.hardware),
+        facts,
+        cache,
+        candidates,
+        chosen,
+        captured=captures(profile),
+    )
+    residency = split_residency(facts, split)
+
+    def resplit(changed: Profile) -> Split:
+        """The memory of a changed profile; laid out again only where launches change."""
+        other, kept = bound_batches(changed, facts), choose_cache(changed, facts)
+        again = layouts if other == batches else lay_out(changed, family, facts, other, kept, cards)
+        return split_memory(changed, facts, other, kept, again.candidates)
+
     plan = assemble(
         Parts(
             profile=profile,
@@ -53,14 +72,9 @@ def compile_profile(profile: Profile, cards: Sequence[KernelCard]) -> Plan:
             laid=chosen,
             split=split,
             memory=place_memory(facts, cache, chosen, split, candidates.slot_bytes),
-            schedule=set_thresholds(profile, facts, batches, split, chosen, candidates),
-            estimates=estimate(profile, facts, batches, split, chosen, candidates),
-            advice=advise(
-                profile,
-                lambda changed: split_memory(
-                    changed, facts, batches, choose_cache(changed, facts), candidates
-                ),
-            ),
+            schedule=set_thresholds(profile, batches, split, costs, residency, cache.page_size),
+            estimates=estimate(costs, residency, batches),
+            advice=advise(profile, resplit),
             cards=tuple(cards),
         )
     )
@@ -89,7 +103,14 @@ def lay_out(
     """Programs, kernels, streams and activations of each placement."""
     placed = {
         placement: place_streams(
-            lower(family, facts, batches, placement=placement, snapshots=cache.snapshots),
+            lower(
+                family,
+                facts,
+                batches,
+                placement=placement,
+                snapshots=cache.snapshots,
+                captured=captures(profile),
+            ),
             layout=profile.streams.layout,
         )
         for placement in PLACEMENTS

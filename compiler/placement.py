@@ -7,8 +7,6 @@ from firmtoken.compiler.places import Buffer
 from firmtoken.compiler.program import Value
 from firmtoken.compiler.race import Place
 
-UNPLACED_KINDS = frozenset({"view"})
-
 
 class NoPlace(LookupError):
     """A value that no buffer row places: its name or an index is unknown."""

@@ -151,6 +151,11 @@ class Programs:
     park: Program | None
     """Absent without linear layers or without a prefix cache."""
 
+    def named(self) -> tuple[tuple[str, Program], ...]:
+        """The programs that there are, by name."""
+        three = (("decode", self.decode), ("prefill", self.prefill), ("extend", self.extend))
+        return three if self.park is None else (*three, ("park", self.park))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnDemand:
@@ -196,7 +201,6 @@ class Admission:
     default_output: int
     pages_per_request_rule: str
     queue: int
-    snapshot_per_request: int
     max_preemptions: int
     max_passes: int
     """How often a request that fits may pass a head that waits for pages."""

@@ -13,6 +13,11 @@ def size(num_bytes: int) -> str:
     return f"{num_bytes:,} B"
 
 
+def exactly(num_bytes: int) -> str:
+    """`1.00 GiB (1,073,792,000 bytes)`: where two decimals may hide the difference that is meant."""
+    return f"{size(num_bytes)} ({num_bytes:,} bytes)"
+
+
 def percent(share: float) -> str:
     """`40 %`; one decimal close to either end, rounded down, so that 99.97 does not read as all."""
     shown = 100 * share

@@ -4,7 +4,7 @@ from firmtoken.compiler.errors import Refusal
 from firmtoken.compiler.fits import Fit, Fits, Shortage
 from firmtoken.compiler.frontier import largest_fit, last_resident
 from firmtoken.compiler.ledger import Line
-from firmtoken.compiler.quantities import shorthand, size
+from firmtoken.compiler.quantities import exactly, shorthand, size
 
 CODE = "does_not_fit"
 
@@ -56,8 +56,8 @@ def _refuse_host(fits: Fits, shortage: Shortage, most: int) -> Refusal:
     )
     return Refusal(
         field="hardware.host.pinnable" if pinned else "hardware.host.memory",
-        message=f"{what} do not fit the host: {size(shortage.needed)} {verb}, "
-        f"there are {size(shortage.available)}",
+        message=f"the host is too small for {what}: {exactly(shortage.needed)} {verb}, "
+        f"there are {exactly(shortage.available)}",
         hint=f"it takes a host with {size(shortage.needed)}, {remedy}",
         code=CODE,
     )

@@ -29,38 +29,39 @@ def resident_split(facts: ModelFacts) -> ExpertSplit:
     )
 
 
-def fill_slots(facts: ModelFacts, requests: int, have: int) -> ExpertSplit | NoSlots:
-    """The most cached experts that `have` slots allow, staging and overflow included."""
+def fill_slots(
+    facts: ModelFacts, requests: int, have: int, *, waves: bool
+) -> ExpertSplit | NoSlots:
+    """The most cached experts that `have` slots allow, staging and overflow included.
+
+    `waves`: whether the programs can take a layer's misses in several waves through a smaller ring.
+    """
     overflow = overflow_slots(facts, requests)
     whole = _most_slots(facts, have - overflow)
-    if whole is not None and _is_small(facts, whole):
+    if whole is not None and (not waves or _is_small(facts, whole)):
         return _split(facts, whole, _whole_staging(facts, whole), overflow, "whole")
-    for ring in RINGS:
+    for ring in RINGS if waves else ():
         slots = min(have - overflow - ring, facts.total_experts)
         fits = slots >= facts.num_layers and (ring <= STAGING_SHARE * slots or ring == RINGS[-1])
         if fits and ring < _whole_staging(facts, slots):
             return _split(facts, slots, ring, overflow, "waves")
     if whole is None:
-        staging = min(RINGS[-1], _whole_staging(facts, facts.num_layers))
+        staging = _whole_staging(facts, facts.num_layers)
+        staging = min(RINGS[-1], staging) if waves else staging
         return NoSlots(needed=facts.num_layers + overflow + staging)
     return _split(facts, whole, _whole_staging(facts, whole), overflow, "whole")
 
 
-def exact_slots(facts: ModelFacts, requests: int, slots: int) -> ExpertSplit:
+def exact_slots(facts: ModelFacts, requests: int, slots: int, *, waves: bool) -> ExpertSplit:
     """Exactly `slots` cached experts, with the staging and overflow that they need."""
     overflow = overflow_slots(facts, requests)
     whole = _whole_staging(facts, slots)
-    if _is_small(facts, slots):
+    if not waves or _is_small(facts, slots):
         return _split(facts, slots, whole, overflow, "whole")
     ring = next((ring for ring in RINGS if ring <= STAGING_SHARE * slots), RINGS[-1])
     if whole <= ring:
         return _split(facts, slots, whole, overflow, "whole")
     return _split(facts, slots, ring, overflow, "waves")
-
-
-def all_slots(split: ExpertSplit) -> int:
-    """Cache, staging and overflow."""
-    return sum(split.slots_per_layer) + split.staging_slots + split.overflow_slots
 
 
 def overflow_slots(facts: ModelFacts, requests: int) -> int:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from firmtoken.compiler.facts import CacheChoice, Candidates, Laid, ModelFacts
+from firmtoken.compiler.facts import CacheChoice, Candidates, Laid, ModelFacts, Split
 from firmtoken.compiler.hit_rates import hit_rate, miss_rate
 from firmtoken.compiler.machine import Machine
 
@@ -115,6 +115,16 @@ def describe_costs(
         active_parameters=facts.active_parameters,
         flops_per_pair=facts.attention_flops_per_pair,
         launches=laid.launches,
+    )
+
+
+def split_residency(facts: ModelFacts, split: Split) -> Residency:
+    """What speed depends on, of a finished split."""
+    return Residency(
+        offloaded=split.placement == "offload",
+        slots=sum(split.experts.slots_per_layer),
+        total=facts.total_experts,
+        span=split.prefill_span,
     )
 
 

@@ -15,7 +15,11 @@ STRANDED_SHARE = 0.05
 
 def split_warnings(fits: Fits, chosen: Fit, pick: Pick | None) -> tuple[PlanWarning, ...]:
     """All warnings, in the order of what they cost."""
-    return (*_small_context(fits, chosen, pick), *_stranded(fits, chosen))
+    return (
+        *_small_context(fits, chosen, pick),
+        *_stranded(fits, chosen),
+        *_no_prefix_cache(fits),
+    )
 
 
 def _small_context(fits: Fits, chosen: Fit, pick: Pick | None) -> Iterator[PlanWarning]:
@@ -33,6 +37,16 @@ def _small_context(fits: Fits, chosen: Fit, pick: Pick | None) -> Iterator[PlanW
             code="small_context",
             message=f"the effective context is {chosen.context:,} tokens, below {own:,}",
             hint="set `serving.context` to a number if this is meant",
+        )
+
+
+def _no_prefix_cache(fits: Fits) -> Iterator[PlanWarning]:
+    if fits.profile.cache.type == "auto" and fits.cache.type == "none":
+        yield PlanWarning(
+            code="no_prefix_cache",
+            message="the host has no room for a single snapshot of the linear layers' states, so every prompt is "
+            "computed from its first token",
+            hint="raise `hardware.host.memory`, or set `cache.type` to `none` if this is meant",
         )
 
 

@@ -6,9 +6,9 @@ from firmtoken.compiler.admission import need
 from firmtoken.compiler.errors import PlanRefused
 from firmtoken.compiler.happens_before import Launch, before, stamp
 from firmtoken.compiler.ledger import Ledger
-from firmtoken.compiler.placement import NoPlace, Placement, placement
+from firmtoken.compiler.placement import NoPlace, placement
 from firmtoken.compiler.plan import Plan
-from firmtoken.compiler.program import BoundStep, Flat, Program
+from firmtoken.compiler.program import Flat, Program
 from firmtoken.compiler.race import Layout, check_races
 from firmtoken.compiler.sessions import Cards, cards_of, inline, session
 from firmtoken.compiler.unroll import BadReference, unroll
@@ -48,6 +48,9 @@ def check_ledgers(plan: Plan) -> Iterator[str]:
         found = lines[name].count if name in lines else 0
         if found != count:
             yield f"line `{name}` counts {found}, the plan has {count}"
+    missing = experts.per_layer - min(experts.slots_per_layer)
+    if missing > experts.staging_slots // 2:
+        yield f"a layer may miss {missing} experts, a half of the staging range holds {experts.staging_slots // 2}"
 
 
 def _check_ledger(side: str, ledger: Ledger) -> Iterator[str]:
@@ -77,6 +80,8 @@ def check_admission(plan: Plan) -> Iterator[str]:
         yield f"{requests} requests of together {cache.tokens} tokens need a sentinel and their rounding"
     if plan.admission.max_prompt_tokens != context - 1:
         yield f"the door refuses above {plan.admission.max_prompt_tokens}, the context is {context}"
+    if plan.schedule.prefill_span < cache.page_size:
+        yield f"a span of {plan.schedule.prefill_span} tokens cannot hold a page of {cache.page_size}"
     has_states = "linear" in plan.model.layer_kinds
     if has_states and cache.state_slots < requests + 1:
         yield f"{cache.state_slots} state slots for {requests} requests and the padding slot"
@@ -101,7 +106,7 @@ def check_programs(plan: Plan) -> Iterator[str]:
     for name, program, flat in runs:
         launches = tuple(inline(name, program, flat, cards))
         yield from check_races(launches, layout)
-        if program.captured:
+        if program.closed:
             yield from check_closed(name, launches)
     period = kinds.index("full") + 1 if "full" in kinds else 1
     short = kinds[: 2 * period + 3]
@@ -111,7 +116,7 @@ def check_programs(plan: Plan) -> Iterator[str]:
 
 
 def check_closed(name: str, launches: tuple[Launch, ...]) -> Iterator[str]:
-    """A captured program forks from `main` and joins it again."""
+    """A closed program forks from `main` and joins it again: needed of a captured one."""
     stamps = stamp(launches)
     last = stamps[max(i for i, launch in enumerate(launches) if launch.stream == "main")]
     first = stamps[next(i for i, launch in enumerate(launches) if launch.stream == "main")]
@@ -129,13 +134,3 @@ def _check_streams(plan: Plan, cards: Cards) -> Iterator[str]:
     for row in cards.rows.values():
         if row.ignores_stream and (side or plan.programs.decode.captured):
             yield f"kernel `{row.kernel}` ignores its stream: refused in captured programs and beside a side stream"
-
-
-def bound_steps(flat: Flat) -> tuple[BoundStep, ...]:
-    """The launches of a flat list, without its yields."""
-    return tuple(item for item in flat if isinstance(item, BoundStep))
-
-
-def places_of(plan: Plan) -> Placement:
-    """The plan's placement, for the runtime and for tests."""
-    return placement(plan.buffers, plan.model.layer_kinds)

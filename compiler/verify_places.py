@@ -1,13 +1,15 @@
 """(b) of `verify`: every space is a ledger line, no value leaves its space, every step binds what its op declares."""
 
 from collections.abc import Iterator
+from math import prod
 
 from firmtoken.compiler.ops import Op, find_op
 from firmtoken.compiler.places import Buffer, Space, Weight
 from firmtoken.compiler.plan import Plan
-from firmtoken.compiler.program import Program, Step
+from firmtoken.compiler.program import Step
 from firmtoken.compiler.sessions import PHASE
 from firmtoken.compiler.steps import steps_of
+from firmtoken.compiler.tensor_bytes import ELEMENT_BYTES
 
 
 def check_places(plan: Plan) -> Iterator[str]:
@@ -59,7 +61,17 @@ def _check_weight(weight: Weight, space: Space | None, end: int) -> Iterator[str
         yield f"weight `{weight.name}` ends at {end:,}, its space has {space.bytes:,} bytes"
 
 
+def _shape_bytes(buffer: Buffer) -> int:
+    """Bytes of a fully numeric shape; 0 where a unit of rows or a slot range decides."""
+    sizes = [entry for entry in buffer.shape if isinstance(entry, int)]
+    if len(sizes) != len(buffer.shape) or buffer.dtype not in ELEMENT_BYTES:
+        return 0
+    return prod(sizes) * ELEMENT_BYTES[buffer.dtype] if sizes else 0
+
+
 def _check_buffer(buffer: Buffer, space: Space | None, counts: dict[str, int]) -> Iterator[str]:
+    if _shape_bytes(buffer) > buffer.bytes:
+        yield f"buffer `{buffer.name}`: its shape needs {_shape_bytes(buffer):,} bytes, it has {buffer.bytes:,}"
     if space is None:
         if buffer.bytes:
             yield f"buffer `{buffer.name}` is in no space"
@@ -85,17 +97,25 @@ def _check_buffer(buffer: Buffer, space: Space | None, counts: dict[str, int]) -
 def check_steps(plan: Plan) -> Iterator[str]:
     """Ops are known, kernels are listed, operands are what the op declares, events have a recorder."""
     kernels = {(row.op, row.phase, row.kernel) for row in plan.kernels}
+    yield from _check_sizes(plan)
     streams = set(plan.streams.names)
-    named: list[tuple[str, Program]] = [
-        ("decode", plan.programs.decode),
-        ("prefill", plan.programs.prefill),
-        ("extend", plan.programs.extend),
-    ]
-    if plan.programs.park is not None:
-        named.append(("park", plan.programs.park))
-    for name, program in named:
+    for name, program in plan.programs.named():
         for step in steps_of(program):
             yield from _check_step(name, step, kernels, streams)
+
+
+def _check_sizes(plan: Plan) -> Iterator[str]:
+    """Every launch up to the largest legal one has exactly one kernel."""
+    k = int(plan.model.geometry["num_experts_per_token"])
+    rows = {"decode": plan.schedule.max_num_seqs * k, "prefill": plan.schedule.moe_chunk * k}
+    seen: set[tuple[str, str, str]] = set()
+    for row in plan.kernels:
+        key = (row.op, row.phase, row.format)
+        if key in seen:
+            yield f"two kernels for {row.op} of {row.format} in {row.phase}"
+        seen.add(key)
+        if row.sizes[0] > 1 or row.sizes[1] < rows[row.phase]:
+            yield f"kernel `{row.kernel}` of {row.op} takes {row.sizes} rows, {row.phase} has up to {rows[row.phase]:,}"
 
 
 def _check_step(

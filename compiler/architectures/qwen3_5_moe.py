@@ -41,6 +41,7 @@ def describe(model: Model, device_kind: str) -> ModelFacts:
         values=_values(geometry, linear, "fp32" if device_kind == "cpu" else "bf16"),
         conv_shape=(_conv_channels(linear), linear.conv_kernel - 1),
         recurrent_shape=(linear.num_value_heads, linear.key_head_dim, linear.value_head_dim),
+        gated_attention=True,
         kv_heads=geometry.num_kv_heads,
         head_dim=geometry.head_dim,
         expert_sources=tuple(MLP + f"experts.{{e}}.{part}_proj" for part in ("gate", "up", "down")),

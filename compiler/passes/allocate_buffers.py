@@ -55,12 +55,9 @@ def allocate_buffers(
     capacities = _capacities(facts, batches)
     buffers: list[Buffer] = []
     arena = fixed = 0
-    named = (
-        ("decode", programs.decode),
-        ("prefill", programs.prefill),
-        ("extend", programs.extend),
-    )
-    for name, program in named:
+    for name, program in programs.named():
+        if name == "park":
+            continue  # it touches states and snapshots only
         sized = _sized(facts, name, capacities[name])
         lives = _lives(_largest(program, facts), sized)
         packed, end = _pack(sized, lives)

@@ -9,7 +9,6 @@ from firmtoken.compiler.choices import KernelChoice
 from firmtoken.compiler.facts import CacheChoice, Laid, ModelFacts, Split
 from firmtoken.compiler.fingerprint import fingerprint, profile_fingerprint
 from firmtoken.compiler.ledger import Memory
-from firmtoken.compiler.passes.name_kernels import named_programs
 from firmtoken.compiler.passes.place_memory import PlacedMemory
 from firmtoken.compiler.plan import (
     SCHEMA,
@@ -36,7 +35,6 @@ from firmtoken.schema.profile import Profile
 OUTPUT_RESERVE = 1024
 MAX_PREEMPTIONS = 2
 MAX_PASSES = 4
-SNAPSHOTS_PER_REQUEST = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,7 +196,7 @@ def _kv_cache(parts: Parts) -> KvCache:
 def _kernels_of(programs: Programs, parts: Parts) -> tuple[KernelChoice, ...]:
     used = {
         (step.op, PHASE[name], step.kernel)
-        for name, program in named_programs(programs)
+        for name, program in programs.named()
         for step in steps_of(program)
     }
     return tuple(row for row in parts.kernels if (row.op, row.phase, row.kernel) in used)
@@ -212,7 +210,6 @@ def _admission(parts: Parts) -> Admission:
         default_output=serving.output,
         pages_per_request_rule="ceil((prompt + output) / page_size)",
         queue=serving.queue,
-        snapshot_per_request=SNAPSHOTS_PER_REQUEST,
         max_preemptions=MAX_PREEMPTIONS,
         max_passes=MAX_PASSES,
     )

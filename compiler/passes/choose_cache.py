@@ -1,8 +1,11 @@
 """`choose_cache`: prefix cache, page size and the number format of keys and values (D4)."""
 
+from dataclasses import replace
+
 from firmtoken.compiler.errors import PlanError, Refusal
 from firmtoken.compiler.facts import CacheChoice, ModelFacts
 from firmtoken.compiler.machine import describe_machine
+from firmtoken.compiler.quantities import size
 from firmtoken.compiler.tensor_bytes import ELEMENT_BYTES
 from firmtoken.schema.profile import Profile
 
@@ -30,6 +33,29 @@ def choose_cache(profile: Profile, facts: ModelFacts) -> CacheChoice:
         state_bytes_per_sequence=facts.num_linear * state_bytes,
         snapshots=cache_type == "hybrid_radix",
         because=f"{type_because}; {page_because}; {dtype_because}",
+    )
+
+
+def without_snapshots(profile: Profile, cache: CacheChoice) -> CacheChoice:
+    """For a host that has no room for one snapshot: no prefix cache, unless one was asked for by name."""
+    room = size(cache.state_bytes_per_sequence)
+    if profile.cache.type != "auto":
+        raise PlanError(
+            (
+                Refusal(
+                    field="hardware.host.memory",
+                    message=f"`cache.type: {cache.type}` needs host memory for snapshots of {room} each, "
+                    "and there is none left",
+                    hint="raise `hardware.host.memory`, or set `cache.type` to `none`",
+                    code="does_not_fit",
+                ),
+            )
+        )
+    return replace(
+        cache,
+        type="none",
+        snapshots=False,
+        because=f"none: the host has no room for a single snapshot of {room}; {cache.because}",
     )
 
 

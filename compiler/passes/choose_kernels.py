@@ -11,8 +11,6 @@ from firmtoken.compiler.kernel_fitness import Launch, describe_launch, unfitness
 from firmtoken.compiler.kernel_wishes import KernelWishes, read_wishes
 from firmtoken.schema.profile import Profile
 
-MOST_ROWS = 2**31
-
 Used = tuple[str, str, str]
 """Op, phase, format of the operand that decides."""
 

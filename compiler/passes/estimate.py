@@ -1,7 +1,6 @@
 """`estimate`: what the plan predicts of its own speed."""
 
-from firmtoken.compiler.facts import Batches, Candidates, Laid, ModelFacts, Split
-from firmtoken.compiler.passes.set_thresholds import plan_costs, split_residency
+from firmtoken.compiler.facts import Batches
 from firmtoken.compiler.plan import BytesPerToken, Estimates
 from firmtoken.compiler.speed import (
     DECODE_EFFICIENCY,
@@ -9,28 +8,20 @@ from firmtoken.compiler.speed import (
     LAYER_S,
     PREFILL_EFFICIENCY,
     REFERENCE_DEPTH,
+    Costs,
+    Residency,
     device_bytes,
     link_bytes,
     prefill_s,
     speed,
 )
-from firmtoken.schema.profile import Profile
 
 
-def estimate(
-    profile: Profile,
-    facts: ModelFacts,
-    batches: Batches,
-    split: Split,
-    laid: Laid,
-    candidates: Candidates,
-) -> Estimates:
+def estimate(costs: Costs, residency: Residency, batches: Batches) -> Estimates:
     """Predictions for one stream at depth 8k."""
-    costs = plan_costs(profile, facts, laid, candidates)
-    residency = split_residency(facts, split)
     predicted = speed(costs, residency, batches.max_num_seqs)
     per_layer = f"{LAYER_S * 1e6:.0f} us a layer and at least {KERNEL_S * 1e6:.0f} us a launch"
-    fixed = per_layer if costs.captured else f"{laid.launches} launches"
+    fixed = per_layer if costs.captured else f"{costs.launches} launches"
     return Estimates(
         decode_tokens_per_s=predicted.decode_tokens_per_s,
         prefill_tokens_per_s=predicted.prefill_tokens_per_s,

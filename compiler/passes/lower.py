@@ -28,7 +28,13 @@ class Shape:
 
 
 def lower(
-    family: Family, facts: ModelFacts, batches: Batches, *, placement: str, snapshots: bool
+    family: Family,
+    facts: ModelFacts,
+    batches: Batches,
+    *,
+    placement: str,
+    snapshots: bool,
+    captured: bool,
 ) -> Programs:
     """Programs of this placement; `kernel` is empty and there are no events yet."""
     offload = placement == "offload"
@@ -53,7 +59,7 @@ def lower(
     prefill_body = _layer_major(prefill) if offload else _chunk_major(prefill)
     return Programs(
         decode=Program(
-            captured=True,
+            captured=captured,
             closed=True,
             sizes=batches.graph_batch_sizes,
             bounds=whole,

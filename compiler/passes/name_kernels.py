@@ -1,6 +1,6 @@
 """`name_kernels`: which launches a placement has, and the chosen kernel's name on each step."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from firmtoken.compiler.choices import KernelChoice
@@ -52,7 +52,7 @@ def used_kernels(
     """(op, phase, format) of every launch, in order of first use."""
     used: dict[tuple[str, str, str], None] = {}
     for programs in all_programs:
-        for name, program in named_programs(programs):
+        for name, program in programs.named():
             for step in steps_of(program):
                 used[step.op, PHASE[name], formats.of(step)] = None
     return tuple(used)
@@ -75,12 +75,3 @@ def name_kernels(programs: Programs, formats: Formats, choices: Sequence[KernelC
         extend=named("extend", programs.extend),
         park=None if park is None else named("park", park),
     )
-
-
-def named_programs(programs: Programs) -> Iterator[tuple[str, Program]]:
-    """The programs that there are, by name."""
-    yield "decode", programs.decode
-    yield "prefill", programs.prefill
-    yield "extend", programs.extend
-    if programs.park is not None:
-        yield "park", programs.park

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 
-from firmtoken.compiler.facts import CacheChoice, Laid, ModelFacts, Split, TensorFacts
+from firmtoken.compiler.facts import CacheChoice, Laid, ModelFacts, Split
 from firmtoken.compiler.ledger import Ledger
 from firmtoken.compiler.places import Buffer, Space, Weight
 from firmtoken.compiler.tensor_bytes import ELEMENT_BYTES, align_up
@@ -51,16 +51,6 @@ def place_memory(
     )
 
 
-def weight_bytes(tensor: TensorFacts) -> int:
-    """Bytes of one tensor with its alignment."""
-    return align_up(tensor.bytes)
-
-
-def _count(facts: ModelFacts, axis: str) -> int:
-    counts = {"": 1, "layer": facts.num_layers, "linear": facts.num_linear, "full": facts.num_full}
-    return counts[axis]
-
-
 def _spaces(device: Ledger, host: Ledger) -> Iterator[Space]:
     lines = {line.name: line.bytes for line in device.lines}
     offset = 0
@@ -76,7 +66,7 @@ def _spaces(device: Ledger, host: Ledger) -> Iterator[Space]:
 def _weights(facts: ModelFacts) -> Iterator[Weight]:
     offset = 0
     for tensor in facts.tensors:
-        size = weight_bytes(tensor)
+        size = align_up(tensor.bytes)
         yield Weight(
             name=tensor.name,
             axis=tensor.axis,
@@ -89,7 +79,7 @@ def _weights(facts: ModelFacts) -> Iterator[Weight]:
             sources=tensor.sources,
             add=tensor.add,
         )
-        offset += size * _count(facts, tensor.axis)
+        offset += size * facts.count(tensor.axis)
 
 
 def _expert_buffers(facts: ModelFacts, split: Split, slot_bytes: int) -> Iterator[Buffer]:

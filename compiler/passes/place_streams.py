@@ -169,6 +169,5 @@ def _event_name(reference: str) -> str:
 
 
 def _all_steps(programs: Programs) -> Iterator[Step]:
-    for program in (programs.decode, programs.prefill, programs.extend, programs.park):
-        if program is not None:
-            yield from steps_of(program)
+    for _, program in programs.named():
+        yield from steps_of(program)

@@ -1,16 +1,8 @@
 """`set_thresholds`: from how many tokens on a prompt streams the bank, how often decode runs between, deadlines."""
 
 from firmtoken.compiler.errors import PlanError, Refusal
-from firmtoken.compiler.facts import (
-    Batches,
-    Candidates,
-    Laid,
-    ModelFacts,
-    Split,
-)
+from firmtoken.compiler.facts import Batches, Split
 from firmtoken.compiler.hit_rates import hit_rate
-from firmtoken.compiler.machine import describe_machine
-from firmtoken.compiler.passes.choose_cache import choose_cache
 from firmtoken.compiler.plan import Deadlines, OnDemand, Schedule
 from firmtoken.compiler.quantities import seconds
 from firmtoken.compiler.speed import (
@@ -19,7 +11,6 @@ from firmtoken.compiler.speed import (
     bank_stream_s,
     compute_s,
     decode_step_s,
-    describe_costs,
     on_demand_s,
     prefill_s,
 )
@@ -36,15 +27,14 @@ CPU_FACTOR = 10
 
 def set_thresholds(
     profile: Profile,
-    facts: ModelFacts,
     batches: Batches,
     split: Split,
-    laid: Laid,
-    candidates: Candidates,
+    costs: Costs,
+    residency: Residency,
+    page_size: int,
 ) -> Schedule:
     """The numbers by which the engine schedules, all fixed here."""
-    costs = plan_costs(profile, facts, laid, candidates)
-    residency = split_residency(facts, split)
+    _refuse_short_span(split.prefill_span, page_size)
     step = decode_step_s(costs, residency, sequences=batches.max_num_seqs, depth=split.context)
     unit = _unit_s(costs, residency, batches.moe_chunk, split.context)
     every = max(1, int((LONGEST_GAP_S - step) / unit))
@@ -61,24 +51,6 @@ def set_thresholds(
         graph_batch_sizes=batches.graph_batch_sizes,
         deadlines=_deadlines(profile, costs, step, unit),
         because=_because(residency, below, every, unit, batches),
-    )
-
-
-def plan_costs(profile: Profile, facts: ModelFacts, laid: Laid, candidates: Candidates) -> Costs:
-    """Costs of the layout that was chosen."""
-    machine = describe_machine(profile.hardware)
-    captured = machine.kind == "cuda" and profile.graphs == "auto"
-    cache = choose_cache(profile, facts)
-    return describe_costs(machine, facts, cache, candidates, laid, captured=captured)
-
-
-def split_residency(facts: ModelFacts, split: Split) -> Residency:
-    """What speed depends on, of a finished split."""
-    return Residency(
-        offloaded=split.placement == "offload",
-        slots=sum(split.experts.slots_per_layer),
-        total=facts.total_experts,
-        span=split.prefill_span,
     )
 
 
@@ -101,6 +73,22 @@ def _on_demand_below(
     return OnDemand(
         cold=_crossing(costs, residency, residency.fraction, most),
         warm=_crossing(costs, residency, hit_rate(residency.fraction), most),
+    )
+
+
+def _refuse_short_span(span: int, page_size: int) -> None:
+    # A piece of a prompt that is not its last ends with a page, so a span must hold one.
+    if span >= page_size:
+        return
+    raise PlanError(
+        (
+            Refusal(
+                field="schedule.prefill_span",
+                message=f"a span of {span} tokens cannot hold a page of {page_size}",
+                hint=f"set it to at least {page_size}, or lower `cache.page_size`",
+                code="contradiction",
+            ),
+        )
     )
 
 

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from firmtoken.compiler.explain import context_line
-from firmtoken.compiler.passes.name_kernels import named_programs
 from firmtoken.compiler.plan import Plan
 from firmtoken.compiler.program import Block, BlockOf, Body, Loop, Step, When, Yield
 
@@ -36,7 +35,7 @@ def abridge(plan: Plan) -> Iterator[str]:
     for row in plan.buffers:
         index = f"[{','.join(row.index)}]" if row.index else ""
         yield f"  {row.name + index:<32}{row.space:<18}{row.offset:>12,}{row.bytes:>16,}  {row.dtype}"
-    for name, program in named_programs(plan.programs):
+    for name, program in plan.programs.named():
         yield f"\n{name}: captured {program.captured}, bounds {program.bounds}, waits {program.entry_waits}"
         yield from write(program.body, "  ")
         for block, body in program.blocks.items():

@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 
 from firmtoken.compiler.errors import PlanRefused
-from firmtoken.compiler.passes.name_kernels import named_programs
 from firmtoken.compiler.places import Buffer
 from firmtoken.compiler.plan import Plan
 from firmtoken.compiler.program import Program, Step
@@ -29,7 +28,7 @@ def with_program(plan: Plan, name: str, program: Program) -> Plan:
 
 
 def with_steps(plan: Plan, name: str, change: Callable[[Step], Step]) -> Plan:
-    program = dict(named_programs(plan.programs))[name]
+    program = dict(plan.programs.named())[name]
     return with_program(plan, name, map_steps(program, change))
 
 
@@ -51,7 +50,7 @@ def test_shipped_plans_hold(name: str, plan_of: Callable[..., Plan]) -> None:
 
 
 def events(plan: Plan) -> Iterator[tuple[str, str]]:
-    for name, program in named_programs(plan.programs):
+    for name, program in plan.programs.named():
         for step in steps_of(program):
             for event in step.waits:
                 yield name, event
@@ -78,7 +77,7 @@ def test_every_dropped_wait_is_objected_to(tiny_plan: Plan) -> None:
 def test_a_program_that_does_not_wait_for_snapshots_is_objected_to(
     name: str, tiny_plan: Plan
 ) -> None:
-    program = dict(named_programs(tiny_plan.programs))[name]
+    program = dict(tiny_plan.programs.named())[name]
     found = faults(with_program(tiny_plan, name, replace(program, entry_waits=())))
     assert any("snap" in fault or "state" in fault for fault in found)
 

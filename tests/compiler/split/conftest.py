@@ -144,6 +144,7 @@ def candidates_of(case: Case) -> Candidates:
         slot_bytes=case.slot_bytes,
         bank_row_bytes=case.slot_bytes,
         workspace_bytes=case.workspace_bytes,
+        waves=True,
     )
 
 
