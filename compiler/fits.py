@@ -256,7 +256,7 @@ class Fits:
         )
 
     def _lines(self, pool: int, placement: str, span: int) -> tuple[Line, ...]:
-        parked = parked_line(self.candidates.laid[placement], span)
+        parked = parked_line(self.candidates.laid[placement], span, self.batches.moe_chunk)
         return (*self._fixed[placement], self._kv(pool), parked)
 
     def _kv(self, pool: int) -> Line:

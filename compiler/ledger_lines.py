@@ -161,12 +161,12 @@ def kv_line(facts: ModelFacts, cache: CacheChoice, pool: int, requests: int) -> 
     )
 
 
-def parked_line(laid: Laid, span: int) -> Line:
+def parked_line(laid: Laid, span: int, chunk: int) -> Line:
     """Hidden states of an open span; nothing where prefill is chunk-major."""
     return line(
         "parked_hidden",
         unit_bytes=laid.parked_bytes_per_token,
-        count=span,
+        count=-(-span // chunk) * chunk,
         unit="token",
         kind="per_token",
         because=f"hidden states of a span of {span:,} tokens between its layers",

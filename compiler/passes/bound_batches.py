@@ -23,10 +23,11 @@ def bound_batches(profile: Profile, facts: ModelFacts) -> Batches:
         _refuse_odd_chunk(asked)
         tile, chunk = min(asked, tile), asked
         because = f"`schedule.prefill_chunk` asks for {asked:,} tokens"
-    bound = _round_up(_longest_prompt(profile, facts), CHUNK_UNIT)
+    longest, why = _longest_piece(profile, facts)
+    bound = _round_up(longest, CHUNK_UNIT)
     if asked == "auto" and bound < chunk:
         tile, chunk = min(tile, bound), bound
-        because = f"no prompt is longer than {bound:,} tokens"
+        because = f"{why} {longest:,} tokens"
     return Batches(
         max_num_seqs=profile.serving.requests,
         graph_batch_sizes=graph_batch_sizes(profile.serving.requests),
@@ -34,6 +35,14 @@ def bound_batches(profile: Profile, facts: ModelFacts) -> Batches:
         moe_chunk=chunk,
         because=because,
     )
+
+
+def _longest_piece(profile: Profile, facts: ModelFacts) -> tuple[int, str]:
+    """The most tokens that one launch can ever get, and why."""
+    prompt, span = _longest_prompt(profile, facts), profile.schedule.prefill_span
+    if span != "auto" and span < prompt:
+        return span, "`schedule.prefill_span` asks for"
+    return prompt, "no prompt is longer than"
 
 
 def graph_batch_sizes(requests: int) -> tuple[int, ...]:

@@ -70,6 +70,12 @@ def test_a_span_shorter_than_a_page_is_refused(plan_of: PlanOf) -> None:
     assert caught.value.exit_code == 2
 
 
+@pytest.mark.parametrize("span", [64, 100, 512, 1000, 16000])
+def test_any_span_of_a_page_or_more_is_served(span: int, plan_of: PlanOf) -> None:
+    plan = plan_of("tiny-cpu", f"schedule.prefill_span={span}")
+    assert plan.schedule.prefill_span == span and plan.schedule.moe_chunk < span + 64
+
+
 @pytest.mark.parametrize("slots", [40, 3000, 5000])
 def test_staging_holds_what_a_layer_may_miss(slots: int, plan_of: PlanOf) -> None:
     name = "tiny-cpu" if slots == 40 else "4090-qwen"
