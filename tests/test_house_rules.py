@@ -35,6 +35,16 @@ def imports(path: Path) -> Iterator[tuple[int, str]]:
                 yield node.lineno, alias.name
         elif isinstance(node, ast.ImportFrom) and node.module:
             yield node.lineno, node.module
+            for alias in node.names:
+                if is_module(f"{node.module}.{alias.name}"):
+                    yield node.lineno, f"{node.module}.{alias.name}"
+
+
+def is_module(name: str) -> bool:
+    """`from package import submodule` names a module too."""
+    package, *parts = name.split(".")
+    path = ROOT.joinpath(*parts)
+    return package == "firmtoken" and (path.with_suffix(".py").is_file() or path.is_dir())
 
 
 def test_imports_point_from_runtime_to_compiler_to_schema() -> None:
@@ -75,6 +85,8 @@ def test_torch_is_not_written_in_the_rooms_of_the_parent() -> None:
         "firmtoken.compiler.pipeline",
         "firmtoken.runtime.kernels",
         "firmtoken.runtime.cli.run",
+        "firmtoken.runtime.cli.launch",
+        "firmtoken.runtime.cli.bench",
         "firmtoken.runtime.server.app",
     ],
 )
@@ -111,6 +123,19 @@ def test_rooms_have_no_import_cycles() -> None:
 
     for name in sorted(edges):
         visit(name, ())
+
+
+def test_imports_stand_at_module_level_except_in_the_console_entry() -> None:
+    below = [
+        f"{path.relative_to(ROOT)}:{inner.lineno}"
+        for path in sources(*ROOMS)
+        if path.relative_to(ROOT) != Path("runtime/cli/run.py")
+        for outer in ast.parse(path.read_text()).body
+        if not isinstance(outer, ast.Import | ast.ImportFrom)
+        for inner in ast.walk(outer)
+        if isinstance(inner, ast.Import | ast.ImportFrom)
+    ]
+    assert below == []
 
 
 def test_no_module_is_called_utils() -> None:

@@ -19,7 +19,7 @@ class EngineBench:
     """One engine, used as an async context."""
 
     def __init__(self, spec: EngineSpec, log: logging.Logger) -> None:
-        self._client = EngineClient(spec, log=log, clock=time.time)
+        self._client = EngineClient(spec, log=log, clock=time.monotonic)
 
     async def __aenter__(self) -> "EngineBench":
         await self._client.start()

@@ -13,6 +13,9 @@ PROMPT_TOKENS = 64
 OUTPUT_TOKENS = 192
 TTFT_LENGTHS = (64, 512, 2048)
 STREAMS = 4
+FREE_TOKENS = 64
+"""Left of the context behind the longest prompt, for a second turn."""
+LEAST_CONTEXT = PROMPT_TOKENS + OUTPUT_TOKENS + FREE_TOKENS
 
 
 async def decode_rows(

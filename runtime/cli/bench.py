@@ -7,19 +7,30 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from datetime import datetime
 
 from firmtoken.compiler.plan_json import plan_to_json
 from firmtoken.runtime.bench import http
 from firmtoken.runtime.bench.engine import EngineBench
-from firmtoken.runtime.bench.measure import Prompts, decode_rows, first_token_rows
+from firmtoken.runtime.bench.measure import (
+    FREE_TOKENS,
+    LEAST_CONTEXT,
+    Prompts,
+    decode_rows,
+    first_token_rows,
+)
 from firmtoken.runtime.bench.rows import Row, Stream
 from firmtoken.runtime.bench.workload import prompts as make_prompts
 from firmtoken.runtime.cli.compiled import Compiled, compile_argument
-from firmtoken.runtime.cli.failure import FAILED, REFUSED, Failure
-from firmtoken.runtime.cli.this_machine import compute_threads, lacks
+from firmtoken.runtime.cli.failure import Failure
+from firmtoken.runtime.cli.fit import require_fit
+from firmtoken.runtime.cli.this_machine import compute_threads
+from firmtoken.runtime.exit_codes import FAILED, REFUSED
 from firmtoken.runtime.server.client import EngineSpec
 from firmtoken.runtime.server.errors import ApiError
 from firmtoken.runtime.server.folder import ModelFolderFault
@@ -27,22 +38,34 @@ from firmtoken.runtime.server.serving import model_folder, serving_plan
 from firmtoken.runtime.server.tokenizer import load_tokenizer
 
 READY = "ready "
+LAST_LINES = 20
+"""Of what a server said that did not become ready."""
 
 
 def bench(argument: str, overrides: Sequence[str], *, runs: int, form: str) -> int:
     """Measure and print; the exit code."""
     compiled = compile_argument(argument, overrides)
-    for lack in lacks(compiled.plan):
-        raise Failure(lack.message, exit_code=REFUSED, hint=lack.hint)
+    require_fit(compiled)
+    _require_room(compiled)
     prompts = _prompts(compiled)
     try:
         rows = asyncio.run(_engine_rows(compiled, prompts, runs))
-        with _server(argument, overrides) as address:
+        with server(argument, overrides) as address:
             rows += asyncio.run(_http_rows(compiled, address, prompts, runs))
     except (ApiError, http.BenchFailed) as error:
         raise Failure(str(error), exit_code=FAILED) from error
     _print(compiled, rows, form)
     return 0
+
+
+def _require_room(compiled: Compiled) -> None:
+    context = compiled.plan.context.effective
+    if context < LEAST_CONTEXT:
+        raise Failure(
+            f"the effective context is {context} tokens, and the measured requests take {LEAST_CONTEXT}",
+            exit_code=REFUSED,
+            hint=f"`--set serving.context={LEAST_CONTEXT}`",
+        )
 
 
 def _prompts(compiled: Compiled) -> Prompts:
@@ -52,7 +75,7 @@ def _prompts(compiled: Compiled) -> Prompts:
             "`model.source`: only a checkpoint in a folder can be measured", exit_code=FAILED
         )
     try:
-        tokenizer = load_tokenizer(folder).tokenizer
+        tokenizer = load_tokenizer(folder, now=datetime.now).tokenizer
     except ModelFolderFault as error:
         raise Failure(str(error), exit_code=FAILED, hint=error.hint) from error
     return lambda length, count, salt: make_prompts(
@@ -85,7 +108,7 @@ async def _http_rows(compiled: Compiled, address: str, prompts: Prompts, runs: i
         return await asyncio.to_thread(http.run, address, batch, output=output)
 
     plan = compiled.plan
-    longest = plan.context.effective - 64
+    longest = plan.context.effective - FREE_TOKENS
     rows = await decode_rows(
         "HTTP", run, prompts, runs=runs, estimate=plan.estimates.decode_tokens_per_s
     )
@@ -93,7 +116,7 @@ async def _http_rows(compiled: Compiled, address: str, prompts: Prompts, runs: i
 
 
 @contextmanager
-def _server(argument: str, overrides: Sequence[str]) -> Iterator[str]:
+def server(argument: str, overrides: Sequence[str]) -> Iterator[str]:
     """`ft run` in a process of its own, as clients meet it."""
     command = [
         sys.executable,
@@ -107,21 +130,34 @@ def _server(argument: str, overrides: Sequence[str]) -> Iterator[str]:
     ]
     for override in overrides:
         command += ["--set", override]
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    )
-    assert process.stdout is not None
-    try:
-        for line in process.stdout:
-            if line.startswith(READY):
-                yield line.split()[1]
-                return
-        raise http.BenchFailed(
-            f"`ft run` ended with exit code {process.wait()} before it was ready"
-        )
-    finally:
-        process.terminate()
-        process.wait()
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None and process.stderr is not None
+        said: deque[str] = deque(maxlen=LAST_LINES)
+        listening = threading.Thread(target=said.extend, args=(process.stderr,))
+        listening.start()
+        try:
+            address = _address(process.stdout)
+            if address is None:
+                code = process.wait()
+                listening.join()
+                last = "".join(said).rstrip()
+                raise http.BenchFailed(
+                    f"`ft run` ended with exit code {code} before it was ready:\n{last}"
+                )
+            yield address
+        finally:
+            process.terminate()
+            listening.join()
+
+
+def _address(output: Iterable[str]) -> str | None:
+    """Where it listens; None if it ended before it said so."""
+    for line in output:
+        if line.startswith(READY):
+            return line.split()[1]
+    return None
 
 
 def _print(compiled: Compiled, rows: Sequence[Row], form: str) -> None:

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from firmtoken.compiler.errors import PlanError, PlanRefused
 from firmtoken.compiler.pipeline import compile_profile
 from firmtoken.compiler.plan import Plan
-from firmtoken.runtime.cli.failure import REFUSED, WRONG, Failure
+from firmtoken.runtime.cli.failure import Failure
+from firmtoken.runtime.exit_codes import REFUSED, WRONG
 from firmtoken.runtime.kernels import CARDS
 from firmtoken.schema.diagnostic import ProfileError
 from firmtoken.schema.load import LoadedProfile, load_profile

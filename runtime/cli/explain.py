@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from firmtoken.compiler.explain import explain
 from firmtoken.compiler.reasons import UnknownPath
 from firmtoken.runtime.cli.compiled import compile_argument
-from firmtoken.runtime.cli.failure import WRONG, Failure
+from firmtoken.runtime.cli.failure import Failure
+from firmtoken.runtime.exit_codes import WRONG
 
 
 def explain_plan(argument: str, path: str | None, overrides: Sequence[str]) -> int:

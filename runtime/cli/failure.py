@@ -2,14 +2,6 @@
 
 import sys
 
-FAILED = 1
-"""Failed while running: busy port, broken or missing checkpoint, disk."""
-WRONG = 2
-"""The profile or the command line is wrong."""
-REFUSED = 3
-"""Does not fit, or this machine lacks what the plan needs."""
-INTERRUPTED = 130
-
 
 class Failure(Exception):
     """Ends a command; the text is ready for people."""
@@ -23,6 +15,11 @@ class Failure(Exception):
 
 def tell(failure: Failure) -> None:
     """Print it to stderr."""
-    print(failure.text, file=sys.stderr)
-    if failure.hint is not None:
-        print(f"  hint: {failure.hint}", file=sys.stderr)
+    say(failure.text, failure.hint)
+
+
+def say(text: str, hint: str | None) -> None:
+    """A sentence and its hint to stderr."""
+    print(text, file=sys.stderr)
+    if hint is not None:
+        print(f"  hint: {hint}", file=sys.stderr)

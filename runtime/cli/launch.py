@@ -2,21 +2,26 @@
 
 import os
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 
 from firmtoken.compiler.explain import summary
 from firmtoken.compiler.plan import Plan
 from firmtoken.compiler.plan_json import plan_to_json
 from firmtoken.runtime.cli.compiled import Compiled, compile_argument
-from firmtoken.runtime.cli.failure import FAILED, REFUSED, Failure
+from firmtoken.runtime.cli.failure import Failure
+from firmtoken.runtime.cli.fit import require_fit
 from firmtoken.runtime.cli.serve import Launch, serve
-from firmtoken.runtime.cli.this_machine import compute_threads, lacks
+from firmtoken.runtime.cli.this_machine import compute_threads
+from firmtoken.runtime.exit_codes import FAILED
 from firmtoken.runtime.server.client import EngineSpec
 from firmtoken.runtime.server.folder import ModelFolderFault
 from firmtoken.runtime.server.keys import KeysFault, load_keys
 from firmtoken.runtime.server.listen import Listener, PortBusy, listen
 from firmtoken.runtime.server.served_model import ServedModel, load_served_model
 from firmtoken.runtime.server.serving import model_folder, serving_plan
+from firmtoken.runtime.weights.errors import LoadError
+from firmtoken.runtime.weights.preflight import preflight
 from firmtoken.schema.profile import Server
 
 
@@ -24,7 +29,7 @@ def launch(argument: str, overrides: Sequence[str]) -> int:
     """Serve until told to stop; the exit code of D10."""
     compiled = compile_argument(argument, overrides)
     _show(compiled.plan)
-    _compare(compiled.plan)
+    require_fit(compiled)
     settings = compiled.loaded.profile.server
     keys = _keys(settings)
     model = _model(compiled.plan)
@@ -35,11 +40,6 @@ def launch(argument: str, overrides: Sequence[str]) -> int:
 def _show(plan: Plan) -> None:
     """The effective context first, so that nobody waits for a load to learn it."""
     print(summary(plan).rstrip("\n"), flush=True)
-
-
-def _compare(plan: Plan) -> None:
-    for lack in lacks(plan):
-        raise Failure(lack.message, exit_code=REFUSED, hint=lack.hint)
 
 
 def _keys(settings: Server) -> tuple[bytes, ...]:
@@ -63,9 +63,15 @@ def _model(plan: Plan) -> ServedModel:
         )
     numbers = serving_plan(plan)
     try:
-        return load_served_model(folder, dialect=numbers.dialect, vocab_size=numbers.vocab_size)
-    except ModelFolderFault as error:
+        model = load_served_model(
+            folder, dialect=numbers.dialect, vocab_size=numbers.vocab_size, now=datetime.now
+        )
+        preflight(
+            plan, folder
+        )  # the engine does it again: here a broken checkpoint is said at once
+    except (ModelFolderFault, LoadError) as error:
         raise Failure(str(error), exit_code=FAILED, hint=error.hint) from error
+    return model
 
 
 def _listen(settings: Server) -> Listener:

@@ -5,13 +5,16 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from ruamel.yaml import YAML
+
 from firmtoken.compiler.explain import table
 from firmtoken.compiler.plan import Plan
 from firmtoken.compiler.plan_json import plan_to_data, plan_to_json
 from firmtoken.compiler.program import BoundStep, BoundYield, Program
 from firmtoken.compiler.unroll import unroll
 from firmtoken.runtime.cli.compiled import compile_argument
-from firmtoken.runtime.cli.failure import FAILED, WRONG, Failure
+from firmtoken.runtime.cli.failure import Failure
+from firmtoken.runtime.exit_codes import FAILED, WRONG
 
 
 def show_plan(
@@ -49,12 +52,10 @@ def _text(plan: Plan, form: str) -> str:
 
 
 def _yaml(plan: Plan) -> str:
-    from ruamel.yaml import YAML
-
     written = io.StringIO()
     yaml = YAML(typ="safe", pure=True)
     yaml.default_flow_style = False
-    yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
+    yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]  # ruamel types its default as None
     yaml.dump(plan_to_data(plan), written)
     return written.getvalue()
 

@@ -11,7 +11,8 @@ from typing import NoReturn, ParamSpec
 
 import rich_click as click
 
-from firmtoken.runtime.cli.failure import INTERRUPTED, Failure, tell
+from firmtoken.runtime.cli.failure import Failure, tell
+from firmtoken.runtime.exit_codes import INTERRUPTED
 
 click.rich_click.COMMAND_GROUPS = {
     "*": [

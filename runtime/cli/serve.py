@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import uvicorn
 
-from firmtoken.runtime.cli.failure import Failure, tell
+from firmtoken.runtime.cli.failure import say
 from firmtoken.runtime.server.app import create_app
 from firmtoken.runtime.server.client import EngineClient, EngineSpec
 from firmtoken.runtime.server.errors import ApiError
@@ -57,7 +57,10 @@ def start_log() -> logging.Logger:
     log.setLevel(logging.INFO)
     log.handlers = [handler]
     log.propagate = False
-    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+    web = logging.getLogger("uvicorn.error")
+    web.setLevel(logging.WARNING)
+    web.handlers = [handler]
+    web.propagate = False
     return log
 
 
@@ -75,14 +78,15 @@ class _Serving:
     def __init__(self, launch: Launch, *, log: logging.Logger) -> None:
         self._launch = launch
         self._log = log
-        self._engine = EngineClient(launch.engine, log=log, clock=time.time)
+        self._engine = EngineClient(launch.engine, log=log, clock=time.monotonic)
         service = Service(
             plan=launch.plan,
             plan_json=launch.plan_json,
             model=launch.model,
             engine=self._engine,
             log=log,
-            clock=time.time,
+            clock=time.monotonic,
+            wall_clock=time.time,
             draw_seed=lambda: secrets.randbits(63),
             keep_alive_s=KEEP_ALIVE_S,
         )
@@ -123,7 +127,7 @@ class _Serving:
         death = self._engine.death
         if death is None:
             return
-        tell(Failure(f"the engine is dead: {death.message}", exit_code=0, hint=death.hint))
+        say(f"the engine is dead: {death.message}", death.hint)
         self._exit_code = self._exit_code or death.exit_code
         self._server.should_exit = True
         await asyncio.wait((listening,), timeout=LAST_WORDS_S)

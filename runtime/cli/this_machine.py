@@ -31,7 +31,7 @@ def lacks(plan: Plan, *, root: Path = Path("/")) -> Iterator[Lack]:
                 message=f"the kernel `{kernel.kernel}` of op `{kernel.op}` is planned, not written",
                 hint="this version runs CPU profiles only, such as `ft run tiny-cpu`",
             )
-            return
+            break
     needed, free = _host_bytes(plan), available_bytes(root)
     if needed > free:
         yield Lack(
@@ -47,12 +47,43 @@ def has_nvidia_gpu(root: Path) -> bool:
 
 
 def available_bytes(root: Path) -> int:
-    """Host memory that new processes can have without swapping."""
+    """Host memory that new processes can have without swapping: the machine's, or what a container leaves."""
+    return min((_meminfo_bytes(root), *_cgroup_bytes(root)))
+
+
+def _meminfo_bytes(root: Path) -> int:
     for line in (root / "proc/meminfo").read_text().splitlines():
         name, _, amount = line.partition(":")
         if name == "MemAvailable":
             return int(amount.removesuffix("kB")) * 1024
     raise LookupError("/proc/meminfo has no MemAvailable")
+
+
+def _cgroup_bytes(root: Path) -> Iterator[int]:
+    """What each limit above this process leaves; none where there is no limit."""
+    top = root / "sys/fs/cgroup"
+    own = root / "proc/self/cgroup"
+    lines = own.read_text().splitlines() if own.exists() else []
+    # Version 2 has one line, `0::/path`; inside a container the path is `/`, or names folders that are not here.
+    path = next((line.removeprefix("0::/") for line in lines if line.startswith("0::/")), "")
+    for folder in ((top / path), *(top / path).parents):
+        limit = folder / "memory.max"
+        if (
+            folder.is_relative_to(top)
+            and limit.exists()
+            and (most := limit.read_text().strip()) != "max"
+        ):
+            used = int((folder / "memory.current").read_text())
+            yield max(0, int(most) - used + _reclaimable_bytes(folder))
+
+
+def _reclaimable_bytes(folder: Path) -> int:
+    """File pages that the kernel gives up first; they count as used."""
+    for line in (folder / "memory.stat").read_text().splitlines():
+        name, _, amount = line.partition(" ")
+        if name == "inactive_file":
+            return int(amount)
+    return 0
 
 
 def compute_threads() -> int:

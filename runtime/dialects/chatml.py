@@ -42,7 +42,7 @@ class ChatTemplate:
         source: str,
         *,
         special_tokens: Mapping[str, str],
-        now: Callable[[], datetime] = datetime.now,
+        now: Callable[[], datetime],
     ) -> None:
         self._special_tokens = dict(special_tokens)
         try:

@@ -28,6 +28,7 @@ from firmtoken.runtime.engine.program import Interpreter
 from firmtoken.runtime.engine.warm_up import warm_up
 from firmtoken.runtime.memory.arena import Arena, NoMemory
 from firmtoken.runtime.weights.errors import LoadError
+from firmtoken.runtime.weights.preflight import preflight
 
 PR_SET_PDEATHSIG = 1
 STATS_EVERY_S = 1.0
@@ -73,11 +74,13 @@ def start(channel: Channel, message: Start, clock: Clock) -> "Server":
     """Everything is checked, allocated, loaded and warm when this returns."""
     begun = clock()
     torch.set_num_threads(message.threads)
+    # States that decay towards zero reach denormals, on which a CPU is many times slower.
+    torch.set_flush_denormal(True)
     plan = plan_from_json(message.plan)
     verify(plan)
-    folder = checkpoint_folder(plan)
+    inventory = preflight(plan, checkpoint_folder(plan))
     interpreter = Interpreter(plan, Arena(plan.spaces, message.segments))
-    load_weights(plan, interpreter, folder, Reporter(channel, clock))
+    load_weights(plan, interpreter, inventory, Reporter(channel, clock))
     loaded = clock()
     channel.send(Progress(phase="warm-up", done=0, total=0))
     warm_up(plan, interpreter)

@@ -11,7 +11,12 @@ from firmtoken.runtime.engine.limits import Limits
 from firmtoken.runtime.engine.sequence import Sequence
 from firmtoken.runtime.memory.pages import PagePool
 from firmtoken.runtime.memory.prefix_cache import PrefixCache
-from firmtoken.runtime.memory.shortage import NoPages, NoSnapshots, NoStateSlots
+from firmtoken.runtime.memory.shortage import (
+    NoPages,
+    NoSequences,
+    NoSnapshots,
+    NoStateSlots,
+)
 from firmtoken.runtime.memory.snapshots import SnapshotSlots
 from firmtoken.runtime.memory.states import StateSlots
 
@@ -31,7 +36,7 @@ class Holdings:
         self.cache = PrefixCache(limits.page_size, self.pages, self.snapshots, hybrid=limits.hybrid)
         self.members: list[Sequence] = []
         self.version = 0
-        """Changes whenever something is given back: only then can a refused sequence fit."""
+        """Changes whenever something is given back or cached: only then can a refused sequence fit."""
         self._limits = limits
         self._park = park
 
@@ -49,9 +54,9 @@ class Holdings:
         return need(len(sequence.token_ids), output, self._limits.page_size)
 
     def admit(self, sequence: Sequence) -> None:
-        """Grants what `sequence` needs; raises `NoStateSlots` or `NoPages` and changes nothing."""
+        """Grants what `sequence` needs; raises `NoSequences`, `NoPages` or `NoStateSlots`, changing nothing."""
         if len(self.members) >= self._limits.max_num_seqs:
-            raise NoStateSlots(f"{len(self.members)} of {self._limits.max_num_seqs} are running")
+            raise NoSequences(f"{len(self.members)} of {self._limits.max_num_seqs} are running")
         wanted = self.wanted(sequence)
         match = self.cache.match(sequence.token_ids)
         self.cache.lock(match.node)
@@ -146,6 +151,7 @@ class Holdings:
         self.cache.unlock(sequence.node)
         sequence.node = node
         self._adopt(sequence, self.cache.pages_of(node))
+        self.version += 1
 
     def _adopt(self, sequence: Sequence, cached: tuple[int, ...]) -> None:
         """Holds the cached pages instead of its own equal ones: what a sequence locks, it holds."""
@@ -154,4 +160,3 @@ class Holdings:
             self.pages.share(cached)
             self.pages.give(own)
             sequence.pages = cached + sequence.pages[len(cached) :]
-            self.version += 1

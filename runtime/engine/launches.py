@@ -1,8 +1,9 @@
 """From a bound step to a launch: which kernel, which operands, which batch."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from typing import Any  # operands and results differ by op
 
 from firmtoken.compiler.choices import KernelChoice
@@ -14,6 +15,12 @@ from firmtoken.runtime.engine.views import Views, Window
 from firmtoken.runtime.kernels import load_entry
 from firmtoken.runtime.kernels.batch import Batch
 
+BRIEF = 2
+"""Where `main` waits for a side launch no later than at its launch of this number, it runs it itself if it is next.
+
+A thread would hide it behind one short launch, and costs two wake-ups and a fight for the interpreter's lock in every
+operation of both: 1.1 ms of a decode step, more than its eight fetches take (runtime/kernels/NOTES.md).
+"""
 COUNTED = ("fetch", "admit")
 """Ops whose return value is counted: bytes moved, experts found in their slots."""
 
@@ -35,6 +42,8 @@ class Launch:
     """On `main`, without events, holds or counters: nothing but the call."""
     counted: bool
     waits: tuple[Value, ...]
+    brief: bool = False
+    """On a side stream, and `main` waits for it almost at once."""
 
 
 Bound = tuple[Launch | BoundYield, ...]
@@ -89,7 +98,18 @@ def bind_program(
         bound.append(
             _launch(item, partial(kernels.choose(item, program, rows), **operands), key, waits)
         )
-    return tuple(bound)
+    return tuple(_mark_brief(bound))
+
+
+def _mark_brief(bound: Sequence[Launch | BoundYield]) -> Iterator[Launch | BoundYield]:
+    for at, item in enumerate(bound):
+        if isinstance(item, BoundYield) or item.on_main:
+            yield item
+            continue
+        records = set(item.step.records)
+        after = (other for other in bound[at + 1 :] if isinstance(other, Launch) and other.on_main)
+        brief = any(not records.isdisjoint(other.waits) for other in islice(after, BRIEF))
+        yield replace(item, brief=brief)
 
 
 def _launch(
@@ -111,29 +131,31 @@ def _launch(
 
 def _place(item: BoundStep, cut: Cut, experts_per_token: int) -> tuple[Window, Key, int]:
     """Rows of the operands, the batch's key and the number of rows, by the step's unit and place."""
-    unit = item.step.rows
     c = item.at.get("c", 0)
     tiles = cut.chunks[c] if cut.chunks else (0,)
     chunk_rows = sum(tiles)
-    tokens = (0, chunk_rows)
-    tile_rows = chunk_rows
-    key: Key = ("tokens", c)
-    if unit == "tile":
-        t = item.at.get("t", 0)
-        first, tile_rows = sum(tiles[:t]), tiles[t]
-        tokens, key = (first, first + tile_rows), ("tile", c, t)
-    elif unit not in ("tokens", "pairs"):
-        key = SPAN
+    num_pairs = chunk_rows * experts_per_token
+    first, tile_rows = 0, chunk_rows
+    key: Key
+    match item.step.rows:
+        case "tile":
+            t = item.at.get("t", 0)
+            first, tile_rows = sum(tiles[:t]), tiles[t]
+            key, rows = ("tile", c, t), tile_rows
+        case "tokens":
+            key, rows = ("tokens", c), chunk_rows
+        case "pairs":
+            key, rows = ("tokens", c), num_pairs
+        case "sequences":
+            key, rows = SPAN, cut.num_seqs
+        case "1":
+            key, rows = SPAN, 1
+        case unit:
+            raise AssertionError(f"`{item.step.op}` is counted in `{unit}`")
     window = Window(
-        tokens=tokens,
+        tokens=(first, first + tile_rows),
         tile=(0, tile_rows),
-        pairs=(0, chunk_rows * experts_per_token),
+        pairs=(0, num_pairs),
         sequences=(0, cut.num_seqs),
     )
-    rows = {
-        "tile": tile_rows,
-        "tokens": chunk_rows,
-        "pairs": chunk_rows * experts_per_token,
-        "sequences": cut.num_seqs,
-    }
-    return window, key, rows.get(unit, 1)
+    return window, key, rows

@@ -9,6 +9,7 @@ from firmtoken.compiler.program import Value
 from firmtoken.runtime.engine.program import Interpreter
 from firmtoken.runtime.engine.views import Views
 from firmtoken.runtime.weights.load import Progress, load
+from firmtoken.runtime.weights.preflight import Inventory
 
 
 class NoFolder(Exception):
@@ -44,9 +45,11 @@ class PlanPlaces:
         return self._views.experts.slots
 
 
-def load_weights(plan: Plan, interpreter: Interpreter, folder: Path, progress: Progress) -> None:
+def load_weights(
+    plan: Plan, interpreter: Interpreter, inventory: Inventory, progress: Progress
+) -> None:
     """Reads the checkpoint; every expert slot that decode may hit is filled when this returns."""
-    load(plan, folder, PlanPlaces(interpreter.views), progress)
+    load(plan, inventory, PlanPlaces(interpreter.views), progress)
     fill_slots(plan, interpreter.views)
 
 

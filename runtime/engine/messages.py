@@ -76,11 +76,17 @@ class Admitted(msgspec.Struct, frozen=True, tag="admitted"):
 
     request_id: int
     cached_tokens: int
-    """Prompt tokens found in the prefix cache."""
+    """Prompt tokens found in the prefix cache; what a resumed request finds of its own output is not counted."""
     pages: int
     waiting: int
     """Requests still in the engine's queue."""
     resumed: bool
+
+
+class Preempted(msgspec.Struct, frozen=True, tag="preempted"):
+    """The request gave its pages to an older one and waits again; it keeps its text and resumes by itself."""
+
+    request_id: int
 
 
 class Tokens(msgspec.Struct, frozen=True, tag="tokens"):
@@ -140,7 +146,7 @@ class Log(msgspec.Struct, frozen=True, tag="log"):
 
 
 Down = Start | Add | Abort | Stop
-Up = Progress | Ready | Admitted | Tokens | Done | Stats | Fault | Log
+Up = Progress | Ready | Admitted | Preempted | Tokens | Done | Stats | Fault | Log
 
 T = TypeVar("T")
 

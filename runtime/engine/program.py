@@ -8,6 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Generic, TypeVar
 
 import torch
 
@@ -21,10 +22,12 @@ from firmtoken.runtime.engine.views import Views
 from firmtoken.runtime.kernels.batch import Batch
 from firmtoken.runtime.memory.arena import Arena
 
-MAX_BOUND_SPANS = 16
-"""Spans of equal cuts share a bound program; the least recently run one is forgotten."""
+MAX_KEPT = 16
+"""Spans of equal cuts share a bound program, those of equal tiles an unrolled one; the least recent are forgotten."""
 
 OnYield = Callable[[BoundYield], None]
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 class Abandoned(Exception):
@@ -55,13 +58,31 @@ class Counters:
     expert_hits: int = 0
     """Experts that decode found in their slots; counted where `admit` says it."""
 
-    def count(self, program: str, op: str, call: Callable[[], int | None]) -> None:
-        """Runs a launch and adds what it returns."""
-        found = call()
+    def count(self, program: str, op: str, found: int) -> None:
+        """Adds what a launch of a counted op returned."""
         if op == "fetch":
-            self.link_bytes[program] += found or 0
+            self.link_bytes[program] += found
         else:
-            self.expert_hits += found or 0
+            self.expert_hits += found
+
+
+class Recent(Generic[K, V]):
+    """The last few things that were made, by what they were made of."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[K, V] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def get(self, key: K, make: Callable[[], V]) -> V:
+        """The kept one, else a new one."""
+        if key not in self._kept:
+            self._kept[key] = make()
+            if len(self._kept) > MAX_KEPT:
+                self._kept.popitem(last=False)
+        self._kept.move_to_end(key)
+        return self._kept[key]
 
 
 class Interpreter:
@@ -78,9 +99,9 @@ class Interpreter:
         self._kernels = Kernels(plan.kernels)
         self._streams = Streams(plan.streams.names)
         self._experts_per_token = int(plan.model.geometry["num_experts_per_token"])
-        self._flats: dict[tuple[str, tuple[int, ...]], Flat] = {}
-        self._captured: dict[tuple[str, Cut], Bound] = {}
-        self._bound: OrderedDict[tuple[str, Cut], Bound] = OrderedDict()
+        self._flats: Recent[tuple[str, tuple[int, ...]], Flat] = Recent()
+        self._sized: dict[tuple[str, Cut], Bound] = {}
+        self._bound: Recent[tuple[str, Cut], Bound] = Recent()
 
     def run(self, name: str, cut: Cut, batches: Batches, on_yield: OnYield | None = None) -> None:
         """One run of a program; a yield hands over to `on_yield`, which may run another and change `batches`."""
@@ -92,37 +113,12 @@ class Interpreter:
                 self.held.clear()
 
     def bind(self, name: str, cut: Cut) -> Bound:
-        """The program bound to launches of these sizes: kept for captured ones, the last few otherwise."""
-        program = self._program(name)
-        kept = self._captured if program.captured else self._bound
-        bound = kept.get((name, cut))
-        if bound is None:
-            bound = kept[name, cut] = bind_program(
-                self.flat(name, cut.tiles),
-                name,
-                cut,
-                self.views,
-                self._kernels,
-                experts_per_token=self._experts_per_token,
-                entry_waits=bind_all(program.entry_waits, {}),
-            )
-        if not program.captured:
-            self._bound.move_to_end((name, cut))
-            if len(self._bound) > MAX_BOUND_SPANS:
-                self._bound.popitem(last=False)
-        return bound
-
-    def flat(self, name: str, tiles: tuple[int, ...]) -> Flat:
-        """The unrolled program: what `verify` reads."""
-        flat = self._flats.get((name, tiles))
-        if flat is None:
-            flat = self._flats[name, tiles] = unroll(
-                self._program(name),
-                self._plan.model.layer_kinds,
-                chunks=max(1, len(tiles)),
-                tiles=tiles,
-            )
-        return flat
+        """The program bound to launches of these sizes: kept for those of planned sizes, the last few otherwise."""
+        if not self._program(name).sizes:
+            return self._bound.get((name, cut), partial(self._bind, name, cut))
+        if (name, cut) not in self._sized:
+            self._sized[name, cut] = self._bind(name, cut)
+        return self._sized[name, cut]
 
     def drain(self) -> None:
         """Returns when nothing is in flight; counters are exact then."""
@@ -131,6 +127,22 @@ class Interpreter:
     def close(self) -> None:
         """Ends the side streams."""
         self._streams.close()
+
+    def _bind(self, name: str, cut: Cut) -> Bound:
+        return bind_program(
+            self._flats.get((name, cut.tiles), partial(self._unroll, name, cut.tiles)),
+            name,
+            cut,
+            self.views,
+            self._kernels,
+            experts_per_token=self._experts_per_token,
+            entry_waits=bind_all(self._program(name).entry_waits, {}),
+        )
+
+    def _unroll(self, name: str, tiles: tuple[int, ...]) -> Flat:
+        """What `verify` reads."""
+        kinds = self._plan.model.layer_kinds
+        return unroll(self._program(name), kinds, chunks=max(1, len(tiles)), tiles=tiles)
 
     def _walk(self, name: str, bound: Bound, batches: Batches, on_yield: OnYield | None) -> None:
         for item in bound:
@@ -145,29 +157,28 @@ class Interpreter:
     def _launch(self, program: str, launch: Launch, batch: Batch) -> None:
         bound = launch.step
         if self.record is not None:
-            self.record.append(
-                Launched(
-                    program=program,
-                    op=bound.step.op,
-                    kernel=bound.step.kernel,
-                    stream=bound.step.stream,
-                    waits=bound.waits,
-                    entry_waits=launch.waits[: len(launch.waits) - len(bound.waits)],
-                )
-            )
+            self.record.append(_launched(program, launch))
         if self.held and not self.held.isdisjoint(bound.writes):
             batch = replace(batch, held=True)
-        call = partial(launch.call, batch)
-        if launch.counted:
-            call = partial(self.counters.count, program, bound.step.op, call)
         if launch.on_main:
-            self._streams.wait(launch.waits)
-            call()
-            self._streams.record(bound.records)
+            if launch.waits:
+                self._streams.wait(launch.waits)
+            self._call(program, launch, batch)
+            if bound.records:
+                self._streams.record(bound.records)
         else:
-            self._streams.issue(bound.step.stream, launch.waits, call, bound.records)
-        self.held.update(bound.holds)
-        self.held.difference_update(bound.drops)
+            call = partial(self._call, program, launch, batch)
+            self._streams.issue(
+                bound.step.stream, launch.waits, call, bound.records, brief=launch.brief
+            )
+        if bound.holds or bound.drops:
+            self.held.update(bound.holds)
+            self.held.difference_update(bound.drops)
+
+    def _call(self, program: str, launch: Launch, batch: Batch) -> None:
+        found = launch.call(batch)
+        if launch.counted:
+            self.counters.count(program, launch.step.step.op, found)
 
     def _program(self, name: str) -> Program:
         programs = self._plan.programs
@@ -180,3 +191,15 @@ class Interpreter:
             "extend": programs.extend,
         }
         return named[name]
+
+
+def _launched(program: str, launch: Launch) -> Launched:
+    bound = launch.step
+    return Launched(
+        program=program,
+        op=bound.step.op,
+        kernel=bound.step.kernel,
+        stream=bound.step.stream,
+        waits=bound.waits,
+        entry_waits=launch.waits[: len(launch.waits) - len(bound.waits)],
+    )

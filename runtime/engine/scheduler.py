@@ -10,10 +10,18 @@ from collections.abc import Mapping
 from firmtoken.compiler.admission import need
 from firmtoken.runtime.engine.holdings import Holdings, Park
 from firmtoken.runtime.engine.limits import Limits
-from firmtoken.runtime.engine.messages import Admitted, Done, FinishReason, Log, Tokens, Up
+from firmtoken.runtime.engine.messages import (
+    Admitted,
+    Done,
+    FinishReason,
+    Log,
+    Preempted,
+    Tokens,
+    Up,
+)
 from firmtoken.runtime.engine.sequence import Phase, Sequence
 from firmtoken.runtime.engine.work import Decode, Span, form_span
-from firmtoken.runtime.memory.shortage import NoStateSlots, Shortage
+from firmtoken.runtime.memory.shortage import NoSequences, NoStateSlots, Shortage
 
 Drawn = Mapping[int, int]
 """Request id -> token."""
@@ -26,7 +34,7 @@ class Scheduler:
         self.limits = limits
         self.holdings = Holdings(limits, park)
         self.waiting: list[Sequence] = []
-        """By arrival."""
+        """Those that gave way first, else by arrival."""
         self.open_span: Span | None = None
         self.preemptions = 0
         self.prompt_tokens = 0
@@ -87,13 +95,14 @@ class Scheduler:
 
     def decode_at_yield(self) -> Decode | None:
         """A decode step inside the open span: those that can go on without preempting anybody."""
-        ready = [
-            sequence
-            for sequence in self._in_phase(Phase.DECODE)
-            if self.holdings.can_cover(sequence, len(sequence.token_ids))
-            # Covers at once: the next one counts what this one took.
-            and self._covered(sequence)
-        ]
+        ready = []
+        for sequence in self._in_phase(Phase.DECODE):
+            num_tokens = len(sequence.token_ids)
+            if self.holdings.can_cover(sequence, num_tokens):
+                self.holdings.cover(
+                    sequence, num_tokens
+                )  # now: the next one counts what this one took
+                ready.append(sequence)
         return self._batch(ready)
 
     def complete_span(self, span: Span, drawn: Drawn) -> None:
@@ -129,7 +138,7 @@ class Scheduler:
     def _queue(self, sequence: Sequence) -> None:
         sequence.phase = Phase.WAITING
         sequence.shortage = sequence.refused_at = None
-        insort(self.waiting, sequence, key=lambda waiting: waiting.arrival)
+        insort(self.waiting, sequence, key=lambda one: (one.preemptions == 0, one.arrival))
 
     def _admit(self) -> None:
         for sequence in tuple(self.waiting):
@@ -137,7 +146,7 @@ class Scheduler:
             if sequence is not head and head.passed >= self.limits.max_passes:
                 return
             shortage = self._try_to_admit(sequence)
-            if isinstance(shortage, NoStateSlots):
+            if isinstance(shortage, NoSequences | NoStateSlots):
                 return
             if shortage is None and sequence is not head:
                 head.passed += 1
@@ -172,7 +181,7 @@ class Scheduler:
         self._messages.append(
             Admitted(
                 request_id=sequence.request_id,
-                cached_tokens=sequence.hit_tokens,
+                cached_tokens=min(sequence.hit_tokens, sequence.prompt_tokens),
                 pages=self.holdings.wanted(sequence),
                 waiting=len(self.waiting),
                 resumed=resumed,
@@ -189,10 +198,6 @@ class Scheduler:
         if not sequences:
             return None
         return Decode(sequences=tuple(sequences), size=self.limits.padded(len(sequences)))
-
-    def _covered(self, sequence: Sequence) -> bool:
-        self.holdings.cover(sequence, len(sequence.token_ids))
-        return True
 
     def _grow_all(self) -> list[Sequence]:
         """Decoding sequences, each with room for its next token; the youngest give way, oldest are served first."""
@@ -225,6 +230,7 @@ class Scheduler:
         youngest.preemptions += 1
         self.preemptions += 1
         self._queue(youngest)
+        self._messages.append(Preempted(request_id=youngest.request_id))
         line = f"request {youngest.request_id} gives way to {wanting.request_id} at token {len(youngest.token_ids)}"
         self._messages.append(Log(line=line))
 

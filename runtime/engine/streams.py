@@ -1,5 +1,6 @@
 """Streams of a CPU device: `main` is the caller's thread, every other stream is a thread with a FIFO.
 
+While that is empty, a brief launch runs on the caller's thread: it is next in order all the same.
 Events have CUDA's semantics: a wait takes the last record before it in issue order; what was never recorded orders
 nothing. What `main` records has happened when it is issued, so it needs no event.
 """
@@ -27,6 +28,11 @@ class Event:
         self._pending: LockType = allocate_lock()
         self._pending.acquire()
 
+    @property
+    def happened(self) -> bool:
+        """Nobody would wait for it."""
+        return not self._pending.locked()
+
     def happen(self) -> None:
         """Lets everyone who waits go on."""
         self._pending.release()
@@ -47,35 +53,45 @@ class SideStream:
         self.failure: Exception | None = None
         self._queue: queue.SimpleQueue[tuple[tuple[Event, ...], Launched, Event | None] | None]
         self._queue = queue.SimpleQueue()
-        run = torch.inference_mode()(self._run)  # the mode belongs to a thread
+        self._num_issued = 0  # written by `main`
+        self._num_done = 0  # written by the thread
+        run = torch.inference_mode()(self._run_all)  # the mode belongs to a thread
         self._thread = threading.Thread(target=run, name=f"stream {name}", daemon=True)
         self._thread.start()
 
+    @property
+    def idle(self) -> bool:
+        """All that was enqueued has run: what is launched now is next in order."""
+        return self._num_done == self._num_issued
+
     def issue(self, waits: tuple[Event, ...], launch: Launched, happened: Event | None) -> None:
         """Enqueues a launch."""
+        self._num_issued += 1
         self._queue.put((waits, launch, happened))
+
+    def run(self, launch: Launched) -> None:
+        """Runs a launch on the thread that calls."""
+        try:
+            if self.failure is None:
+                launch()
+        except Exception as error:  # whatever a kernel raises belongs to whoever waits for it
+            self.failure = error
 
     def close(self) -> None:
         """Ends the thread after what it was given."""
         self._queue.put(None)
         self._thread.join()
 
-    def _run(self) -> None:
+    def _run_all(self) -> None:
         torch.set_num_threads(1)  # of this thread: copies must not take cores from `main`
         while (item := self._queue.get()) is not None:
             waits, launch, happened = item
             for event in waits:
                 event.wait()
-            try:
-                if self.failure is None:
-                    launch()
-            except (
-                Exception
-            ) as error:  # whatever a kernel raises belongs to the thread that waits for it
-                self.failure = error
-            finally:
-                if happened is not None:
-                    happened.happen()
+            self.run(launch)
+            self._num_done += 1
+            if happened is not None:
+                happened.happen()
 
 
 class Streams:
@@ -95,15 +111,25 @@ class Streams:
         self._check()
 
     def record(self, events: Sequence[Value]) -> None:
-        """`main` records: it has happened, nobody needs to wait."""
+        """What ran on `main`'s thread has happened: nobody needs to wait."""
         for name in events:
             self._events.pop(name, None)
 
     def issue(
-        self, stream: str, waits: Sequence[Value], launch: Launched, records: Sequence[Value]
+        self,
+        stream: str,
+        waits: Sequence[Value],
+        launch: Launched,
+        records: Sequence[Value],
+        *,
+        brief: bool = False,
     ) -> None:
-        """Enqueues a launch on a side stream."""
+        """Launches on a side stream. `brief`: `main` waits for it at once, so it may run here if it is next anyway."""
         pending = tuple(self._events[name] for name in waits if name in self._events)
+        if brief and self._side[stream].idle and all(event.happened for event in pending):
+            self._side[stream].run(launch)
+            self.record(records)
+            return
         happened = Event() if records else None
         for name in records:
             assert happened is not None

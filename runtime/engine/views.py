@@ -1,5 +1,6 @@
 """Values and weights as tensors: the plan's addresses, typed, shaped and cut to the rows of a launch."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -52,7 +53,7 @@ class Views:
         self._weights = {weight.name: weight for weight in plan.weights}
         self._slot_bytes = plan.experts.slot_bytes
         self._slot_spaces = {row.space for row in plan.buffers if row.dtype == SLOT}
-        self.experts = self._expert_arena(plan)
+        self._first_slot_address, self.experts = self._expert_arena(plan)
         self._full: dict[Value, Operand] = {}
 
     def full(self, value: Value) -> Operand:
@@ -110,8 +111,8 @@ class Views:
             return self._make_slots(row.space, offset, size)
         raw = self._arena.bytes_of(row.space, offset, size)
         item = DTYPES[row.dtype].itemsize
-        inner = tuple(entry for entry in row.shape[1:] if isinstance(entry, int))
-        lead = row.shape[0]
+        lead, *rest = row.shape
+        inner = _numbers(rest)
         if isinstance(lead, str):
             lead = size // (prod(inner) * item)
         return raw[: lead * prod(inner) * item].view(DTYPES[row.dtype]).view(lead, *inner)
@@ -129,12 +130,18 @@ class Views:
             arena=self.experts,
         )
 
-    def _expert_arena(self, plan: Plan) -> ExpertArena:
-        """All slot spaces as one array of slots: they are neighbours (D8)."""
+    def _expert_arena(self, plan: Plan) -> tuple[int, ExpertArena]:
+        """Where the first slot lies, and all slot spaces as one array of slots: they are neighbours (D8)."""
         spaces = [space for space in plan.spaces if space.name in self._slot_spaces]
         first = min(space.offset for space in spaces)
         end = max(space.offset + space.bytes for space in spaces)
-        self._first_slot_address = first
         num_slots = (end - first) // self._slot_bytes
         raw = self._arena.device[first : first + num_slots * self._slot_bytes]
-        return make_arena(raw.view(num_slots, self._slot_bytes), plan.experts.slot_parts)
+        slots = raw.view(num_slots, self._slot_bytes)
+        return first, make_arena(slots, plan.experts.slot_parts)
+
+
+def _numbers(shape: Sequence[int | str]) -> tuple[int, ...]:
+    numbers = tuple(entry for entry in shape if isinstance(entry, int))
+    assert len(numbers) == len(shape), f"only the first entry of {shape} may be a unit of rows"
+    return numbers

@@ -1,4 +1,7 @@
-"""Runs the largest legal step of each program before anybody waits, so that nothing is loaded or allocated later."""
+"""Runs the worst legal step of every program before anybody waits, so that nothing is loaded or allocated later.
+
+Prompts differ in their first token, so that none hits another's prefix unless it is meant to.
+"""
 
 from firmtoken.compiler.plan import Plan
 from firmtoken.runtime.engine.engine import Engine
@@ -13,17 +16,12 @@ class WarmUpFailed(Exception):
 
 
 def warm_up(plan: Plan, interpreter: Interpreter) -> None:
-    """A span, a hit, an extension, and a decode step of every planned size; counters start from zero afterwards."""
+    """Counters start from zero afterwards."""
     client = Client(plan, interpreter)
-    most = plan.context.effective - 1
-    longest = min(plan.schedule.prefill_span, most)
-    client.ask(((longest, 1),))
-    client.ask(((longest, 1),))  # hits what the first one left
-    on_demand = min(plan.schedule.on_demand_below.cold - 1, most)
-    if on_demand > 0:
-        client.ask(((on_demand, 1),))
+    client.ask_spans()
+    client.ask_extensions()
     for size in plan.schedule.graph_batch_sizes:
-        client.ask(((1, min(2, most)),) * size)
+        client.ask_together(size)
     interpreter.drain()
     interpreter.counters = Counters()
 
@@ -32,17 +30,50 @@ class Client:
     """Asks an engine of its own, whose prefix cache goes with it."""
 
     def __init__(self, plan: Plan, interpreter: Interpreter) -> None:
+        self._schedule = plan.schedule
+        self._page_size = plan.kv_cache.page_size
+        self._effective = plan.context.effective
+        self._longest = min(plan.schedule.prefill_span, plan.context.effective - 1)
         self._engine = Engine(plan, interpreter, self._keep, lambda: None)
         self._num_asked = 0
+        self._num_prompts = 0
         self._ends: list[Done] = []
 
-    def ask(self, requests: tuple[tuple[int, int], ...]) -> None:
-        """Requests of (prompt tokens, output tokens), together; returns when all have ended."""
-        for num_tokens, max_output in requests:
+    def ask_spans(self) -> None:
+        """A whole span of one request, which is parked; its hit, which restores; a whole span of many."""
+        whole = self._new_prompt(self._longest)
+        self.ask((whole,))
+        self.ask((whole,))
+        share = self._longest // self._schedule.max_num_seqs
+        if share:
+            self.ask(tuple(self._new_prompt(share) for _ in range(self._schedule.max_num_seqs)))
+
+    def ask_extensions(self) -> None:
+        """The longest that fetch on demand: of a new text, and of one that goes on from a hit."""
+        below = self._schedule.on_demand_below
+        cold = min(below.cold - 1, self._effective - 1)
+        if cold > 0:
+            self.ask((self._new_prompt(cold),))
+        warm = min(below.warm - 1, self._effective - 1 - self._page_size)
+        if warm > 0:
+            known = self._new_prompt(self._page_size + 1)
+            self.ask((known,))
+            self.ask((known[: self._page_size] + [0] * warm,))
+
+    def ask_together(self, size: int) -> None:
+        """A decode step of this size, or the largest below it that is legal: the first waits for the last."""
+        count = min(size, self._schedule.max_num_seqs)
+        prompts = tuple(self._new_prompt(1) for _ in range(count))
+        # One joins after each step, so the first draws a token at every size up to `count`, and one by its prompt.
+        self.ask(prompts, max_output=min(count + 1, self._effective - 1))
+
+    def ask(self, prompts: tuple[list[int], ...], max_output: int = 1) -> None:
+        """Returns when all have ended."""
+        for prompt in prompts:
             self._engine.handle(
                 Add(
                     request_id=self._num_asked,
-                    token_ids=[0] * num_tokens,
+                    token_ids=prompt,
                     max_output=max_output,
                     sampling=GREEDY,
                     stop_token_ids=[],
@@ -55,6 +86,10 @@ class Client:
         if wrong:
             raise WarmUpFailed(f"a warm-up request ended as {wrong[0].reason}: {wrong[0].message}")
         assert len(self._ends) == self._num_asked
+
+    def _new_prompt(self, num_tokens: int) -> list[int]:
+        self._num_prompts += 1
+        return [self._num_prompts] + [0] * (num_tokens - 1)
 
     def _keep(self, message: Up) -> None:
         if isinstance(message, Done):

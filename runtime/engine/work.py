@@ -60,8 +60,8 @@ def form_span(waiting: Iterable[Sequence], limits: Limits) -> Span:
     """The next span, first come first; `waiting` have tokens to compute and are not empty."""
     pieces = _cut(waiting, limits)
     head = pieces[0]
-    short = _total(pieces) < _on_demand_below(head.sequence, limits)
-    # Several short ones go one by one: each fetches what it routes to, a span would fetch the whole bank.
+    short = head.end - head.start < _on_demand_below(head.sequence, limits)
+    # Whoever waits behind it has no say: several short ones go one by one, each fetches only what it routes to.
     if limits.offload and short and head.first and head.final:
         return Span(program="extend", pieces=(head,))
     return Span(program="prefill", pieces=pieces)
@@ -95,10 +95,6 @@ def _piece(sequence: Sequence, end: int, limits: Limits, *, final: bool) -> Piec
         final=final,
         boundary=last_boundary if last_boundary > sequence.computed else 0,
     )
-
-
-def _total(pieces: tuple[Piece, ...]) -> int:
-    return sum(piece.end - piece.start for piece in pieces)
 
 
 def _on_demand_below(sequence: Sequence, limits: Limits) -> int:

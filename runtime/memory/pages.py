@@ -21,10 +21,6 @@ class PagePool:
         """Pages that `take` can hand out."""
         return len(self._free)
 
-    def references(self, page: int) -> int:
-        """How many hold this page."""
-        return self._references[page]
-
     def take(self, count: int) -> tuple[int, ...]:
         """Remove `count` pages from the pool, one reference each; all or nothing."""
         if count > len(self._free):

@@ -2,6 +2,7 @@
 
 Shortage
 ├── NoPages         fewer KV pages free than wanted
+├── NoSequences     as many sequences run as may
 ├── NoStateSlots    every state slot is in use
 └── NoSnapshots     every snapshot slot is in use or being read
 """
@@ -13,6 +14,10 @@ class Shortage(Exception):
 
 class NoPages(Shortage):
     """Fewer KV pages free than wanted."""
+
+
+class NoSequences(Shortage):
+    """As many sequences run as may."""
 
 
 class NoStateSlots(Shortage):

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from firmtoken.compiler.admission import need
-from firmtoken.runtime.server.errors import ContextLengthExceeded, QueueFull
+from firmtoken.runtime.server.errors import ContextLengthExceeded, InvalidBody, QueueFull
 from firmtoken.runtime.server.serving import ServingPlan
 
 
@@ -29,6 +29,21 @@ def admit(prompt_tokens: int, asked_output: int | None, plan: ServingPlan, *, pa
         max_output=output,
         pages=need(prompt_tokens, min(output, plan.output_reserve), plan.page_size),
     )
+
+
+def check_prompts(count: int, plan: ServingPlan) -> None:
+    """Raise `InvalidBody` for more prompts in one body than could ever be taken together.
+
+    `QueueFull` would ask for another try, which could never succeed.
+    """
+    most = plan.queue + plan.max_num_seqs
+    if count > most:
+        raise InvalidBody(
+            f"`prompt`: {count} prompts in one request, at most {most} can be taken together"
+            " (`serving.requests` + `serving.queue`)",
+            param="prompt",
+            code="invalid_value",
+        )
 
 
 def check_queue(*, new: int, waiting: int, running: int, plan: ServingPlan) -> None:

@@ -34,11 +34,9 @@ from firmtoken.runtime.server.service import Service
 from firmtoken.runtime.server.stream import (
     DONE,
     KEEP_ALIVE,
-    EventStream,
+    collected,
     data_frame,
-    ending_in_error,
-    json_response,
-    unless_gone,
+    streamed,
 )
 from firmtoken.runtime.server.usage import usage_of
 from firmtoken.runtime.server.wire import ChatRequest
@@ -59,17 +57,18 @@ async def create_chat_completion(
     name = f"chatcmpl-{incoming.request_id}"
     generation = service.begin(name, [order], dialect=service.model.dialect)
     if body.stream:
-        frames = _ChatFrames(generation, incoming, service)
-        return EventStream(
-            ending_in_error(frames.all(), service.log),
+        return streamed(
+            _ChatFrames(generation, incoming, service).all(),
             headers=incoming.headers,
             on_end=generation.close,
+            log=service.log,
         )
-    try:
-        answer = await unless_gone(request.receive, _collect(generation, service))
-    finally:
-        generation.close()
-    return json_response(answer, headers=incoming.headers)
+    return await collected(
+        _collect(generation, service),
+        request.receive,
+        headers=incoming.headers,
+        on_end=generation.close,
+    )
 
 
 async def _collect(generation: Generation, service: Service) -> ChatCompletion:

@@ -1,7 +1,4 @@
-"""The server's end of the engine: spawns it, hands it requests, spreads what it says, and notices its death.
-
-Restart and watchdog join here: `start` may be called again after a death, on the same segments.
-"""
+"""The server's end of the engine: spawns it, hands it requests, spreads what it says, and notices its death."""
 
 import asyncio
 import logging
@@ -20,6 +17,7 @@ from firmtoken.runtime.engine.messages import (
     Fault,
     Frames,
     Log,
+    Preempted,
     Progress,
     Ready,
     Start,
@@ -29,6 +27,7 @@ from firmtoken.runtime.engine.messages import (
     Up,
     frame,
 )
+from firmtoken.runtime.exit_codes import ENGINE_DIED
 from firmtoken.runtime.server.errors import ApiError, Draining, EngineDead, ModelLoading
 from firmtoken.runtime.server.process import (
     DRAIN_S,
@@ -41,8 +40,6 @@ from firmtoken.runtime.server.process import (
 from firmtoken.runtime.server.session import Session, Token
 
 State = Literal["loading", "ready", "draining", "stopped", "dead"]
-ENGINE_DIED = 4
-"""Exit code of D10."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +84,7 @@ class EngineClient:
         self._segments = create_segments(spec.segments)
         self._records: dict[int, _Record] = {}
         self._next_id = 1
+        self._frames = Frames(msgspec.msgpack.Decoder(Up))
         self._process: EngineProcess | None = None
         self._watch: asyncio.Task[None] | None = None
         self._settled = asyncio.Event()
@@ -110,7 +108,9 @@ class EngineClient:
     async def start(self) -> None:
         """Spawn the engine and send it the plan; `wait_ready` tells when it can serve."""
         self.state = "loading"
-        self._process = await spawn(self._spec.command, self._segments, self._spec.environment)
+        self._process = await spawn(
+            self._spec.command, self._segments, self._spec.environment, self._receive
+        )
         self._log.info("engine process %d started", self._process.pid)
         self._send(
             Start(
@@ -196,28 +196,36 @@ class EngineClient:
         self._send(Abort(request_id=request_id))
 
     async def _watch_process(self, process: EngineProcess) -> None:
-        """Read until the engine is gone; then every request hears it."""
+        """Wait until the engine is gone; then every request hears it."""
         lines = asyncio.create_task(self._log_lines(process))
-        frames = Frames(msgspec.msgpack.Decoder(Up))
-        try:
-            async for data in process.chunks():
-                for message in frames.feed(data):
-                    self._dispatch(message)
-        except (ValueError, msgspec.MsgspecError) as error:
-            self._note_death(
-                Death(
-                    message=f"the engine sent what is no message: {error}",
-                    hint="engine and server are of different versions",
-                    exit_code=ENGINE_DIED,
-                )
-            )
+        await process.hung_up()
         if self.state != "stopped":
-            # It is gone or has hung up: it cannot be spoken to again.
+            # It is gone, has hung up or was not understood: it cannot be spoken to again.
             process.kill()
         await process.wait(DRAIN_S)
         await asyncio.wait((lines,), timeout=DRAIN_S)
         lines.cancel()
         self._bury(process)
+
+    def _receive(self, data: bytes) -> bool:
+        """Handle what the engine wrote; False, with the cause noted, if it cannot be handled."""
+        try:
+            messages = self._frames.feed(data)
+        except (ValueError, msgspec.MsgspecError) as error:
+            cause = f"the engine sent what is no message: {error}"
+            self._note_death(_death(cause, hint="engine and server are of different versions"))
+            return False
+        try:
+            for message in messages:
+                self._dispatch(message)
+        except (
+            Exception
+        ) as error:  # the last handler of its messages: whoever waits must hear of our bug
+            self._log.error("a message of the engine could not be handled", exc_info=error)
+            cause = f"the server failed on a message of the engine: {error!r}"
+            self._note_death(_death(cause, hint="the stack is in the log; please report it"))
+            return False
+        return True
 
     async def _log_lines(self, process: EngineProcess) -> None:
         async for line in process.lines():
@@ -231,11 +239,9 @@ class EngineClient:
         else:
             said = process.last_lines[-1] if process.last_lines else ""
             self._note_death(
-                Death(
-                    message=f"the engine process {process.ending()}"
-                    + (f": {said}" if said else ""),
+                _death(
+                    f"the engine process {process.ending()}" + (f": {said}" if said else ""),
                     hint="the lines above are what it said last",
-                    exit_code=ENGINE_DIED,
                 )
             )
             self.state = "dead"
@@ -265,6 +271,8 @@ class EngineClient:
                     self._deliver(Token(request_id=request_id, token_id=token_id))
             case Admitted() | Done():
                 self._deliver(message)
+            case Preempted():
+                self._note_preempted(message.request_id)
             case Stats():
                 self.stats = message
             case Log():
@@ -274,7 +282,7 @@ class EngineClient:
             case Ready():
                 self._report_ready(message)
             case Fault():
-                self._log.error("engine fault: %s\n%s", message.message, message.detail)
+                self._log_fault(message)
                 self._note_death(
                     Death(message=message.message, hint=message.hint, exit_code=message.code)
                 )
@@ -289,6 +297,16 @@ class EngineClient:
             del self._records[event.request_id]
         if record.session is not None:
             record.session.deliver(event)
+
+    def _log_fault(self, fault: Fault) -> None:
+        # A stack helps whoever mends us; what the user can mend has a sentence of its own.
+        stack = f"\n{fault.detail}" if fault.code == ENGINE_DIED else ""
+        self._log.error("engine fault: %s%s", fault.message, stack)
+
+    def _note_preempted(self, request_id: int) -> None:
+        record = self._records.get(request_id)
+        if record is not None:
+            record.admitted = False
 
     def _report_progress(self, progress: Progress) -> None:
         now = self._clock()
@@ -305,3 +323,7 @@ class EngineClient:
         if self.state == "loading":
             self.state = "ready"
         self._settled.set()
+
+
+def _death(message: str, *, hint: str) -> Death:
+    return Death(message=message, hint=hint, exit_code=ENGINE_DIED)

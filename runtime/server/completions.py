@@ -9,6 +9,7 @@ from litestar.di import NamedDependency
 from litestar.params import SkipValidation
 from litestar.types import ASGIApp
 
+from firmtoken.runtime.server.admission import check_prompts
 from firmtoken.runtime.server.errors import InvalidBody
 from firmtoken.runtime.server.generation import Admission, Generation, Piece, Silence
 from firmtoken.runtime.server.incoming import (
@@ -26,11 +27,9 @@ from firmtoken.runtime.server.service import Service
 from firmtoken.runtime.server.stream import (
     DONE,
     KEEP_ALIVE,
-    EventStream,
+    collected,
     data_frame,
-    ending_in_error,
-    json_response,
-    unless_gone,
+    streamed,
 )
 from firmtoken.runtime.server.usage import usage_of
 from firmtoken.runtime.server.wire import CompletionRequest
@@ -49,15 +48,18 @@ async def create_completion(
     name = f"cmpl-{incoming.request_id}"
     generation = service.begin(name, orders, dialect=None)
     if body.stream:
-        frames = _frames(generation, incoming, service)
-        return EventStream(
-            ending_in_error(frames, service.log), headers=incoming.headers, on_end=generation.close
+        return streamed(
+            _frames(generation, incoming, service),
+            headers=incoming.headers,
+            on_end=generation.close,
+            log=service.log,
         )
-    try:
-        answer = await unless_gone(request.receive, _collect(generation, service))
-    finally:
-        generation.close()
-    return json_response(answer, headers=incoming.headers)
+    return await collected(
+        _collect(generation, service),
+        request.receive,
+        headers=incoming.headers,
+        on_end=generation.close,
+    )
 
 
 def _prompts(prompt: str | list[str | int | list[int]], service: Service) -> list[list[int]]:
@@ -74,6 +76,7 @@ def _prompts(prompt: str | list[str | int | list[int]], service: Service) -> lis
             param="prompt",
             code="invalid_value",
         )
+    check_prompts(len(texts) or len(lists) or 1, service.plan)
     prompts = [service.model.tokenizer.encode(text) for text in texts] or lists or [ids]
     for token_ids in prompts:
         _check(token_ids, service.plan.vocab_size)

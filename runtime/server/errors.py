@@ -8,7 +8,7 @@ ApiError
 ├── InvalidKey               401
 ├── NotFound                 404  a route
 ├── ModelNotFound            404
-├── OtherHttp                405, 413, ...
+├── OtherHttp                405, 408, 413, ...
 ├── QueueFull                429
 ├── InternalError            500
 └── Unavailable
@@ -112,7 +112,7 @@ class ModelNotFound(ApiError):
 
 
 class OtherHttp(ApiError):
-    """What the web framework refuses by itself: method, size."""
+    """What has to do with HTTP alone: method, size, a body that does not come."""
 
     def __init__(self, message: str, *, status: int, code: str) -> None:
         super().__init__(message)

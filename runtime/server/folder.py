@@ -50,7 +50,7 @@ def read_bytes(path: Path) -> bytes:
                 path, f"{size} bytes, more than {MAX_FILE_BYTES}", hint="is this the right file?"
             )
         return path.read_bytes()
-    except FileNotFoundError as error:
+    except (FileNotFoundError, NotADirectoryError) as error:
         hint = (
             "the folder needs tokenizer.json, tokenizer_config.json and generation_config.json"
             if path.parent.is_dir()

@@ -96,7 +96,10 @@ class Generation:
                     self._session.abort(event.request_id)
                 return Piece(answer=answer, text=text)
             case Admitted():
-                answer.cached_tokens = event.cached_tokens
+                if (
+                    not event.resumed
+                ):  # a resumed request finds its own pages: no saving of the client's
+                    answer.cached_tokens = event.cached_tokens
                 self._log.info(
                     "%s %s: %d cached tokens, %d pages, %d still wait",
                     self.name,

@@ -1,17 +1,21 @@
 """What chat and completions do alike with a request: name it, read it, keep its client informed."""
 
+import asyncio
 from dataclasses import dataclass
 from typing import Generic
 
 from litestar import Request
 from litestar.datastructures import State
 
+from firmtoken.runtime.server.errors import OtherHttp
 from firmtoken.runtime.server.request_id import request_id_of
 from firmtoken.runtime.server.service import Service
 from firmtoken.runtime.server.wire import Body, SamplingFields, read_body
 
 HttpRequest = Request[None, None, State]
 NEVER_S = 30 * 86_400.0
+BODY_S = 60.0
+"""How long a client may take to send its request."""
 MAX_NAMED = 20
 
 
@@ -26,11 +30,22 @@ class Incoming(Generic[Body]):
 
 async def read_request(request: HttpRequest, kind: type[Body], service: Service) -> Incoming[Body]:
     """Read and check the body; unknown fields are named in a header and once in the log."""
-    body, unknown = read_body(await request.body(), kind)
+    body, unknown = read_body(await _whole(request), kind)
     service.warn_ignored(unknown)
     return Incoming(
         body=body, request_id=request_id_of(request.scope), headers=_ignored_header(unknown)
     )
+
+
+async def _whole(request: HttpRequest) -> bytes:
+    """The bytes of the body; a client that stops sending would hold its connection, and a drained server, for ever."""
+    try:
+        async with asyncio.timeout(BODY_S):
+            return await request.body()
+    except TimeoutError as error:
+        raise OtherHttp(
+            f"the body was not complete after {BODY_S:g} s", status=408, code="request_timeout"
+        ) from error
 
 
 def silence_of(fields: SamplingFields, service: Service) -> float:

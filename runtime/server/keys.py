@@ -5,7 +5,7 @@ import hmac
 from collections.abc import Sequence
 from pathlib import Path
 
-from litestar.connection import ASGIConnection
+from litestar.datastructures import Headers
 from litestar.enums import ScopeType
 from litestar.middleware import ASGIMiddleware
 from litestar.types import ASGIApp, Receive, Scope, Send
@@ -58,7 +58,7 @@ class KeyCheck(ASGIMiddleware):
 
 
 def _sent_key(scope: Scope) -> str:
-    headers = ASGIConnection[None, None, None, None](scope).headers  # type: ignore[type-var]
+    headers = Headers.from_scope(scope)
     scheme, _, token = headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer":
         return token.strip()

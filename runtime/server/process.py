@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 ENGINE_COMMAND = (sys.executable, "-P", "-m", "firmtoken.runtime.engine.child")
@@ -43,23 +43,26 @@ def create_segments(sizes: Mapping[str, int]) -> Segments:
     return Segments(descriptors=descriptors)
 
 
-class EngineProcess:
-    """A running child, its socket and its output; owned by one client."""
+class EngineProcess(asyncio.Protocol):
+    """A running child, its socket and its output; owned by one client.
+
+    It is the socket's protocol itself: a reader in a task of its own would wake twice for every token.
+    """
 
     def __init__(
         self,
         process: subprocess.Popen[bytes],
         pipe: asyncio.ReadTransport,
         output: asyncio.StreamReader,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
+        receive: Callable[[bytes], bool],
     ) -> None:
         self._process = process
         self._pipe = pipe
         self._output = output
-        self._reader = reader
-        self._writer = writer
+        self._receive = receive
+        self._transport: asyncio.Transport | None = None
         self._ended = asyncio.Event()
+        self._hung_up = asyncio.Event()
         self.last_lines: deque[str] = deque(maxlen=LAST_LINES)
         """The end of its output."""
         # asyncio's own subprocess waits for the end of every pipe too, which a grandchild may hold open.
@@ -70,29 +73,29 @@ class EngineProcess:
         """Its process id."""
         return self._process.pid
 
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """asyncio's side: our end of the socket."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        """asyncio's side: what the child wrote to its socket."""
+        if not self._receive(data):
+            self._abort()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """asyncio's side: no more will come; a reset is an end like any other."""
+        self._hung_up.set()
+
     def write(self, data: bytes) -> None:
         """Queue bytes for the child; nothing is written to a child that is gone."""
-        if not self._writer.is_closing():
-            self._writer.write(data)
+        assert self._transport is not None
+        if not self._transport.is_closing():
+            self._transport.write(data)
 
-    async def chunks(self) -> AsyncIterator[bytes]:
-        """What the child writes to its socket, until it is gone."""
-        ended = asyncio.ensure_future(self._ended.wait())
-        try:
-            while True:
-                read = asyncio.ensure_future(self._reader.read(READ_BYTES))
-                await asyncio.wait((read, ended), return_when=asyncio.FIRST_COMPLETED)
-                if not read.done():
-                    await asyncio.wait((read,), timeout=DRAIN_S)
-                if not read.done():
-                    read.cancel()
-                    return
-                data = _received(read)
-                if not data:
-                    return
-                yield data
-        finally:
-            ended.cancel()
+    async def hung_up(self) -> None:
+        """Return once nothing more can come from the socket."""
+        await self._hung_up.wait()
 
     async def lines(self) -> AsyncIterator[str]:
         """What the child writes to stdout and stderr, line by line."""
@@ -123,7 +126,7 @@ class EngineProcess:
 
     def close(self) -> None:
         """Our ends of socket and pipe."""
-        self._writer.close()
+        self._abort()
         self._pipe.close()
 
     def ending(self) -> str:
@@ -138,14 +141,27 @@ class EngineProcess:
     def _reap(self, loop: asyncio.AbstractEventLoop) -> None:
         self._process.wait()
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            loop.call_soon_threadsafe(self._ended.set)
+            loop.call_soon_threadsafe(self._note_end, loop)
+
+    def _note_end(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._ended.set()
+        # Whoever else holds the socket must not keep us waiting.
+        loop.call_later(DRAIN_S, self._abort)
+
+    def _abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
 
 
 async def spawn(
-    command: Sequence[str], segments: Segments, environment: Mapping[str, str]
+    command: Sequence[str],
+    segments: Segments,
+    environment: Mapping[str, str],
+    receive: Callable[[bytes], bool],
 ) -> EngineProcess:
     """Start `command` with the number of its socket as last argument.
 
+    `receive` gets what it writes there, and answers False if it cannot be listened to any more.
     A process group of its own, so that Ctrl-C reaches the server alone, which then drains.
     """
     ours, theirs = socket.socketpair()
@@ -165,13 +181,6 @@ async def spawn(
         lambda: asyncio.StreamReaderProtocol(output), process.stdout
     )
     ours.setblocking(False)
-    reader, writer = await asyncio.open_connection(sock=ours)
-    return EngineProcess(process, pipe, output, reader, writer)
-
-
-def _received(read: asyncio.Future[bytes]) -> bytes:
-    """Bytes, or none if the child is gone: a reset is an end like any other."""
-    try:
-        return read.result()
-    except OSError:
-        return b""
+    engine = EngineProcess(process, pipe, output, receive)
+    await asyncio.get_running_loop().create_connection(lambda: engine, sock=ours)
+    return engine

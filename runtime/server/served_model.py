@@ -1,6 +1,8 @@
 """The model's text side: tokenizer, chat template, dialect and defaults, read from its folder."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 from firmtoken.runtime.dialects.chatml import ChatTemplate
@@ -24,9 +26,11 @@ class ServedModel:
     defaults: GenerationDefaults
 
 
-def load_served_model(folder: Path, *, dialect: str, vocab_size: int) -> ServedModel:
+def load_served_model(
+    folder: Path, *, dialect: str, vocab_size: int, now: Callable[[], datetime]
+) -> ServedModel:
     """Read and check the folder; faults are `ModelFolderFault`."""
-    loaded = load_tokenizer(folder)
+    loaded = load_tokenizer(folder, now=now)
     defaults = load_generation_defaults(folder)
     # An id beyond the embedding's rows would be read out of bounds by the engine.
     if loaded.tokenizer.vocab_size > vocab_size:

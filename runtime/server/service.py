@@ -29,6 +29,7 @@ class Service:
         engine: EngineClient,
         log: logging.Logger,
         clock: Callable[[], float],
+        wall_clock: Callable[[], float],
         draw_seed: Callable[[], int],
         keep_alive_s: float,
     ) -> None:
@@ -37,15 +38,16 @@ class Service:
         self.model = model
         self.engine = engine
         self.keep_alive_s = keep_alive_s
-        self.started_at = int(clock())
+        self.started_at = int(wall_clock())
         self.log = log
         self._clock = clock
+        self._wall_clock = wall_clock
         self._draw_seed = draw_seed
         self._warned: set[str] = set()
 
     def now(self) -> int:
         """Seconds since the epoch, for `created`."""
-        return int(self._clock())
+        return int(self._wall_clock())
 
     def check_model(self, name: str | None) -> None:
         """Raise `ModelNotFound` for a name that is not the served model's; no name means the served one."""

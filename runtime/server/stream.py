@@ -52,6 +52,32 @@ class EventStream(ASGIStreamingResponse):
             await self._frames.aclose()
 
 
+def streamed(
+    frames: AsyncGenerator[bytes, None],
+    *,
+    headers: dict[str, str],
+    on_end: Callable[[], None],
+    log: logging.Logger,
+) -> EventStream:
+    """An answer as it grows; a failure is its last event."""
+    return EventStream(ending_in_error(frames, log), headers=headers, on_end=on_end)
+
+
+async def collected(
+    work: Coroutine[Any, Any, msgspec.Struct],
+    receive: Receive,
+    *,
+    headers: dict[str, str],
+    on_end: Callable[[], None],
+) -> ASGIResponse:
+    """An answer in one body; `on_end` runs once, also when the client leaves before."""
+    try:
+        answer = await unless_gone(receive, work)
+    finally:
+        on_end()
+    return json_response(answer, headers=headers)
+
+
 def data_frame(message: msgspec.Struct) -> bytes:
     """One event. Litestar's own writes CRLF, which breaks clients that split on a blank line."""
     return b"data: " + msgspec.json.encode(message) + b"\n\n"

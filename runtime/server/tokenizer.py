@@ -6,8 +6,9 @@ template text and user text apart is no way out: BPE merges across the seam, and
 the model was trained on.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 import tokenizers
@@ -68,8 +69,11 @@ class Tokenizer:
         return b"".join(kept).decode("utf-8", errors="replace")
 
 
-def load_tokenizer(folder: Path) -> LoadedTokenizer:
-    """The tokenizer and chat template in `folder`; faults are `ModelFolderFault`."""
+def load_tokenizer(folder: Path, *, now: Callable[[], datetime]) -> LoadedTokenizer:
+    """The tokenizer and chat template in `folder`; faults are `ModelFolderFault`.
+
+    `now` is what the template's `strftime_now` reads.
+    """
     path = folder / "tokenizer.json"
     try:
         inner = tokenizers.Tokenizer.from_buffer(read_bytes(path))
@@ -91,13 +95,12 @@ def load_tokenizer(folder: Path) -> LoadedTokenizer:
     inner.no_padding()
     config_path = folder / "tokenizer_config.json"
     config = read_json(config_path)
-    return LoadedTokenizer(
-        tokenizer=Tokenizer(inner), template=_load_template(folder, config_path, config)
-    )
+    template = _load_template(folder, config_path, config, now)
+    return LoadedTokenizer(tokenizer=Tokenizer(inner), template=template)
 
 
 def _load_template(
-    folder: Path, config_path: Path, config: Mapping[str, object]
+    folder: Path, config_path: Path, config: Mapping[str, object], now: Callable[[], datetime]
 ) -> ChatTemplate | None:
     """chat_template.jinja goes before the same text inside tokenizer_config.json, as in transformers."""
     path = folder / "chat_template.jinja"
@@ -109,7 +112,7 @@ def _load_template(
     else:
         return None
     try:
-        return ChatTemplate(source, special_tokens=_special_tokens(config))
+        return ChatTemplate(source, special_tokens=_special_tokens(config), now=now)
     except BadTemplate as error:
         raise ModelFolderFault(
             path,

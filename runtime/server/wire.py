@@ -20,6 +20,8 @@ Count = Annotated[int, Meta(ge=1, le=2**31)]
 StopString = Annotated[str, Meta(min_length=1, max_length=MAX_STOP_CHARACTERS)]
 StopStringList = Annotated[list[StopString], Meta(max_length=MAX_STOP_STRINGS)]
 TokenId = Annotated[int, Meta(ge=0, lt=2**31)]
+NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What msgspec raises; the last one for brackets nested without end."""
 Body = TypeVar("Body", bound=msgspec.Struct)
 
 
@@ -39,9 +41,12 @@ class SamplingFields(msgspec.Struct, frozen=True, kw_only=True):
     max_tokens: Count | None = None
     max_completion_tokens: Count | None = None
     """The newer name; where both are given it holds."""
-    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
+    temperature: Annotated[float, Meta(ge=0, le=100)] | None = None
+    """0 is arg-max."""
+    top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    """0 keeps the likeliest token only."""
     top_k: Annotated[int, Meta(ge=-1, le=2**31)] | None = None
+    """-1 and 0 keep all."""
     min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
     stop: StopString | StopStringList | None = None
@@ -206,7 +211,7 @@ def read_body(body: bytes, kind: type[Body]) -> tuple[Body, tuple[str, ...]]:
         fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
     except msgspec.ValidationError as error:
         raise InvalidBody(f"expected a JSON object: {error}", code="invalid_json") from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except NOT_JSON as error:
         raise InvalidBody(f"the body is not JSON: {error}", code="invalid_json") from error
     unknown = []
     for name in fields.keys() - {field.encode_name for field in msgspec.structs.fields(kind)}:
@@ -219,14 +224,14 @@ def read_body(body: bytes, kind: type[Body]) -> tuple[Body, tuple[str, ...]]:
     except msgspec.ValidationError as error:
         message, param = _name_the_field(str(error))
         raise InvalidBody(message, param=param, code="invalid_value") from error
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except NOT_JSON as error:
         raise InvalidBody(f"the body is not JSON: {error}", code="invalid_json") from error
 
 
 def _refuse_unless_neutral(name: str, raw: msgspec.Raw) -> None:
     try:
         value = msgspec.json.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except NOT_JSON as error:
         raise InvalidBody(f"the body is not JSON: {error}", code="invalid_json") from error
     if not any(_same(value, neutral) for neutral in NEUTRAL[name]):
         raise UnsupportedParameter(

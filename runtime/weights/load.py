@@ -3,14 +3,13 @@
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from functools import partial
-from pathlib import Path
 from typing import Protocol
 
 import torch
 
 from firmtoken.compiler.plan import Plan
 from firmtoken.runtime.kernels.expert_slots import typed_view
-from firmtoken.runtime.weights.preflight import DenseItem, ExpertItem, preflight
+from firmtoken.runtime.weights.preflight import DenseItem, ExpertItem, Inventory
 from firmtoken.runtime.weights.reader import Reader
 from firmtoken.runtime.weights.stored import Stored
 
@@ -37,9 +36,8 @@ class Places(Protocol):
         ...
 
 
-def load(plan: Plan, folder: Path, places: Places, progress: Progress) -> None:
-    """Checks the checkpoint, then fills all; raises `LoadError`."""
-    inventory = preflight(plan, folder)
+def load(plan: Plan, inventory: Inventory, places: Places, progress: Progress) -> None:
+    """Fills all from a checkpoint that `preflight` has accepted; raises `LoadError`."""
     reader = Reader(inventory.checkpoint)
     load_dense(reader, inventory.dense, places, progress)
     load_experts(plan, reader, inventory.experts, places, progress)

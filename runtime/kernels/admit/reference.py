@@ -1,4 +1,4 @@
-"""admit in plain Python: lists are faster than tensors at a decode step's sizes."""
+"""admit in plain Python: lists are faster than tensors at a decode step's sizes; arrays take them back."""
 
 import torch
 
@@ -36,12 +36,10 @@ def admit(
     if missing:
         placed = place(missing, slot_of, used_at, now, cache, overflow, held=batch.held)
         pairs = [number for pair in placed.items() for number in pair]
-        table.copy_(torch.tensor(slot_of, dtype=torch.int32))
-        miss[1 : 1 + len(pairs)] = torch.tensor(pairs, dtype=torch.int32)
-    miss[0] = len(missing)
-    lru[: cache.count].copy_(torch.tensor(used_at))
-    found = [[placed.get(e, slot_of[e]) if e >= 0 else -1 for e in row] for row in rows]
-    slots.copy_(torch.tensor(found, dtype=torch.int32))
+        table.numpy()[:] = slot_of
+    miss.numpy()[: 1 + len(pairs)] = [len(missing), *pairs]
+    lru.numpy()[: cache.count] = used_at
+    slots.numpy()[:] = [[placed.get(e, slot_of[e]) if e >= 0 else -1 for e in row] for row in rows]
     return len(experts) - len(missing)
 
 

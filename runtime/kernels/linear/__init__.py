@@ -77,7 +77,6 @@ CARDS = (
         status="planned",
         min_capability=(8, 9),
         requires=(),
-        ignores_stream=True,
         hazards=("H-01",),
     ),
 )

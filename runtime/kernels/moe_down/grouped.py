@@ -10,13 +10,14 @@ import torch
 from firmtoken.runtime.kernels.pair_slots import sort_by_slot
 
 FEW_PAIRS = 32
-"""Up to here one product a pair costs less than sorting pairs by expert."""
+"""Up to here one product a pair costs less than sorting pairs by expert: 0.34 against 0.40 ms for 32, 0.59 against
+0.56 for 64 (runtime/kernels/NOTES.md). The results differ by rounding only."""
 
 Matrix = Callable[[int], torch.Tensor]
 
 
 def down(slots: list[int], a: torch.Tensor, rows: torch.Tensor, matrix: Matrix) -> None:
-    """rows[P,H] from a[P,I]; `matrix(slot)` is [H,I]."""
+    """rows[P,H] from a[P,I]; `matrix(slot)` is [H,I]. Sorts by expert above `FEW_PAIRS`."""
     if len(slots) <= FEW_PAIRS:
         pair_by_pair(slots, a, rows, matrix)
         return

@@ -1,7 +1,7 @@
 """restore: one layer's states from the host, or zero; no constants.
 
 For each (snapshot slot or -1, live, shadow) of batch.moves: that row of snaps (layout as in `snapshot`), or zeros,
-to both slots.
+to both slots. `snaps` is absent where a plan keeps no snapshots; every move is -1 then.
 """
 
 from firmtoken.compiler.cards import KernelCard

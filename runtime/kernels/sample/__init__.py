@@ -1,9 +1,9 @@
 """sample: tokens int64 [S] from logits[S,V], row s as batch.draws[s] says; no constants (D19).
 
-Temperature 0 is arg-max, the lowest id on ties. Else logits / temperature; the top_k largest (lowest ids among
-equals, 0 keeps all); of their softmax the shortest run of largest that reaches top_p; those of at least min_p times
-the largest. The token is where the cumulative sum, in order of id, exceeds u times the total: u = Philox of (seed,
-position), independent of the batch.
+A temperature below MIN_TEMPERATURE = 1e-5 is arg-max, the lowest id on ties. Else the top_k largest (lowest ids among
+equals, 0 keeps all); of the fp64 softmax of (logits - max) / temperature the shortest run of largest that reaches
+top_p; those of at least min_p times the largest. At least the largest is kept. The token is where the cumulative
+sum, in order of id, exceeds u times the total: u = Philox of (seed, position), independent of the batch.
 """
 
 from firmtoken.compiler.cards import KernelCard

@@ -5,21 +5,23 @@ import torch
 from firmtoken.runtime.kernels.batch import Batch, Draw
 from firmtoken.runtime.kernels.sample.philox import uniform
 
+MIN_TEMPERATURE = 1e-5
+"""Below it a draw is arg-max: rivals a hundredth of a logit apart are e^1000 apart there."""
+
 
 def sample(batch: Batch, *, logits: torch.Tensor, tokens: torch.Tensor) -> None:
     """tokens[S] from logits[S,V], row s as draws[s] says."""
     greedy = logits.argmax(dim=-1)  # the first of equals
     tokens.copy_(greedy)
     for row, draw in enumerate(batch.draws):
-        if draw.temperature > 0:
+        if draw.temperature >= MIN_TEMPERATURE:
             tokens[row] = draw_token(logits[row], draw)
 
 
 def draw_token(logits: torch.Tensor, draw: Draw) -> int:
     """One token id from logits[V]."""
-    scaled = logits.double() / draw.temperature
-    ids = keep_top_k(scaled, draw.top_k)
-    weights = torch.softmax(scaled[ids], dim=0)
+    ids = keep_top_k(logits, draw.top_k)
+    weights = weigh(logits[ids], draw.temperature)
     kept = keep_top_p(weights, draw.top_p) & (weights >= draw.min_p * weights.max())
     ids, weights = ids[kept], weights[kept]
     # In order of id, not of weight: a small change of the logits then moves boundaries a little, never swaps intervals.
@@ -29,14 +31,20 @@ def draw_token(logits: torch.Tensor, draw: Draw) -> int:
     return int(ids[index])
 
 
-def keep_top_k(scaled: torch.Tensor, k: int) -> torch.Tensor:
+def keep_top_k(logits: torch.Tensor, k: int) -> torch.Tensor:
     """Ascending ids of the k largest, the lowest ids among equals; all for k = 0."""
-    if k == 0 or k >= scaled.shape[0]:
-        return torch.arange(scaled.shape[0])
-    least = torch.topk(scaled, k).values[-1]
-    above = (scaled > least).nonzero().view(-1)
-    equal = (scaled == least).nonzero().view(-1)[: k - above.shape[0]]
+    if k == 0 or k >= logits.shape[0]:
+        return torch.arange(logits.shape[0])
+    least = torch.topk(logits, k).values[-1]
+    above = (logits > least).nonzero().view(-1)
+    equal = (logits == least).nonzero().view(-1)[: k - above.shape[0]]
     return torch.cat((above, equal)).sort().values
+
+
+def weigh(logits: torch.Tensor, temperature: float) -> torch.Tensor:
+    """fp64 softmax of logits / temperature. The maximum goes first: what is left is <= 0 and cannot overflow exp."""
+    below = logits.double()
+    return torch.softmax((below - below.max()) / temperature, dim=0)
 
 
 def keep_top_p(weights: torch.Tensor, p: float) -> torch.Tensor:

@@ -4,11 +4,14 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from firmtoken.compiler.plan_json import plan_from_json
+from firmtoken.runtime.cli.compiled import compile_argument
+from firmtoken.runtime.cli.diff import differences
 
 WRONG = (
     "schema: firmtoken/1\nname: x\nhardware: ft:hardware/cpu\nmodel: ft:models/tiny-moe\n"
@@ -103,6 +106,19 @@ def test_diff_shows_figures_and_choices() -> None:
     assert re.search(r"  effective context +16,384 +16,384\n~ pool, tokens ", done.stdout)
     same = ft("diff", "tiny-cpu", "tiny-cpu")
     assert same.stdout.rstrip().endswith("0 differences in the choices")
+
+
+def test_diff_tells_kernel_rows_of_one_op_apart() -> None:
+    plan = compile_argument("tiny-cpu", ()).plan
+    [row] = [row for row in plan.kernels if (row.op, row.phase) == ("linear", "decode")]
+    rows = (
+        replace(row, sizes=(1, 8), kernel="few"),
+        replace(row, sizes=(9, 2**31), kernel="many"),
+        replace(row, format="fp8", kernel="other"),
+    )
+    changed = replace(plan, kernels=rows)
+    then = replace(plan, kernels=(replace(rows[0], kernel="new"), *rows[1:]))
+    assert list(differences(changed, then)) == ["~ kernels.linear.decode[fp32, 1 to 8]: few -> new"]
 
 
 def test_schema_is_json_schema() -> None:

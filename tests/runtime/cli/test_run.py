@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -10,11 +11,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+
+import firmtoken
 
 RUN_FAKE = Path(__file__).with_name("run_fake.py")
 BODY = {"prompt": "abc", "max_tokens": 30, "stream": True, "ignore_eos": True}
@@ -210,7 +214,7 @@ def test_a_gpu_profile_here_shows_its_context_and_what_is_missing(start: Start) 
     process = start({}, "4090-qwen")
     assert process.exit_code() == 3
     assert process.output[0].startswith("effective context ")
-    assert process.errors == [
+    assert process.errors[:2] == [
         "this machine has no NVIDIA GPU, and the plan `4090-qwen` needs one\n",
         "  hint: run it where that GPU is and its driver is loaded, or try `ft run tiny-cpu` here\n",
     ]
@@ -240,6 +244,49 @@ def test_a_missing_or_broken_file_of_the_checkpoint_is_named(
     message = "not a tokenizer: " if broken else "no such file"
     assert process.errors[0].startswith(f"{tmp_path}/tokenizer.json: {message}")
     assert process.errors[1].startswith("  hint: ")
+
+
+def shard_of(folder: Path) -> Path:
+    """The largest file of weights in a copy of the embedded checkpoint, made in `folder`."""
+    source = Path(str(files("firmtoken.profiles"))) / "weights/tiny-moe"
+    for path in source.iterdir():
+        if path.is_file():
+            shutil.copy(path, folder)
+    return max(folder.glob("*.safetensors"), key=lambda path: path.stat().st_size)
+
+
+@pytest.mark.parametrize("fault", ["truncated", "missing", "another"])
+def test_broken_weights_are_refused_before_an_engine_is_started(
+    start: Start, tmp_path: Path, fault: str
+) -> None:
+    shard = shard_of(tmp_path)
+    match fault:
+        case "truncated":
+            os.truncate(shard, shard.stat().st_size // 2)
+        case "missing":
+            shard.unlink()
+        case _:
+            shard.write_bytes(b"\0" * 4096)
+    process = start({}, "tiny-cpu", "--port", "0", "--set", f"model.source.path={tmp_path}")
+    assert process.exit_code() == 1
+    assert len(process.errors) == 2
+    assert shard.name in process.errors[0]
+    assert process.errors[1].startswith("  hint: ")
+    assert not any(line.startswith("ready") for line in process.output)
+
+
+def test_a_shipped_name_runs_from_any_folder_and_its_context_is_said_once(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(Path(firmtoken.__file__).absolute().parent.parent))
+    (tmp_path / "schema.py").write_text("raise SystemExit('imported from the working directory')")
+    process = start()
+    process.ready()
+    process.signal(signal.SIGINT)
+    assert process.exit_code() == 0
+    said = [line for line in process.output if line.startswith("effective context ")]
+    assert len(said) == 1
 
 
 def test_an_empty_file_of_keys_is_refused(start: Start, tmp_path: Path) -> None:

@@ -8,11 +8,15 @@ import pytest
 from firmtoken.runtime.dialects.chatml import BadTemplate, ChatTemplate, TemplateRefused
 
 
+def noon() -> datetime:
+    return datetime(2026, 1, 2, 12)
+
+
 def render(source: str, messages: Any = (), **variables: object) -> str:
     template = ChatTemplate(
         source,
         special_tokens={"eos_token": "<end>"},
-        now=lambda: datetime(2026, 1, 2),
+        now=noon,
     )
     return template.render(messages, add_generation_prompt=True, variables=variables)
 
@@ -96,11 +100,11 @@ def test_a_template_that_writes_without_end_is_stopped() -> None:
 
 def test_a_template_that_does_not_compile_names_its_line() -> None:
     with pytest.raises(BadTemplate, match=r"^line 2: "):
-        ChatTemplate("fine\n{% for %}", special_tokens={})
+        ChatTemplate("fine\n{% for %}", special_tokens={}, now=noon)
 
 
 def test_request_variables_cannot_replace_the_messages() -> None:
-    template = ChatTemplate("{{ messages | length }}", special_tokens={})
+    template = ChatTemplate("{{ messages | length }}", special_tokens={}, now=noon)
     variables = {"messages": []}
     text = template.render([{"role": "user"}], add_generation_prompt=True, variables=variables)
     assert text == "1"

@@ -23,6 +23,7 @@ from firmtoken.runtime.engine.messages import Add, Admitted, Done, Log, Sampling
 from firmtoken.runtime.engine.program import Interpreter
 from firmtoken.runtime.kernels import CARDS
 from firmtoken.runtime.memory.arena import Arena
+from firmtoken.runtime.weights.preflight import preflight
 from firmtoken.schema.load import load_profile
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -125,7 +126,8 @@ def start() -> Iterator[Callable[..., Running]]:
         verify(plan)
         interpreter = Interpreter(plan, Arena(plan.spaces, {}))
         running.append(interpreter)
-        load_weights(plan, interpreter, checkpoint_folder(plan), lambda *_: None)
+        inventory = preflight(plan, checkpoint_folder(plan))
+        load_weights(plan, interpreter, inventory, lambda *_: None)
         return Running(plan, interpreter)
 
     yield make

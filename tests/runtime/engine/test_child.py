@@ -1,5 +1,6 @@
 """The engine as a process: spoken to over its socket, killed with its parent, honest about why it cannot start."""
 
+import contextlib
 import os
 import signal
 import socket
@@ -12,10 +13,13 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import torch
 
 from firmtoken.compiler.pipeline import compile_profile
 from firmtoken.compiler.plan import Plan
 from firmtoken.compiler.plan_json import plan_to_json
+from firmtoken.runtime.engine import child as engine_process
+from firmtoken.runtime.engine.channel import Channel
 from firmtoken.runtime.engine.messages import (
     Abort,
     Add,
@@ -36,6 +40,7 @@ from firmtoken.runtime.engine.messages import (
     frame,
 )
 from firmtoken.runtime.kernels import CARDS
+from firmtoken.runtime.weights.errors import LoadError
 from firmtoken.schema.load import load_profile
 
 PROFILE = Path(__file__).resolve().parents[3] / "profiles" / "tiny-cpu.yaml"
@@ -198,24 +203,56 @@ def elsewhere(plan: Plan) -> Plan:
     return replace(plan, model=replace(plan.model, source={"path": "/nowhere"}))
 
 
-def test_it_dies_with_its_parent(tmp_path: Path) -> None:
+def test_a_broken_checkpoint_is_refused_before_anything_is_allocated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def allocate(*_: object) -> None:
+        raise AssertionError("allocated")
+
+    monkeypatch.setattr(engine_process, "Arena", allocate)
+    plan = compile_tiny()
+    plan = replace(plan, model=replace(plan.model, source={"path": str(tmp_path)}))
+    ours, theirs = socket.socketpair()
+    with ours, theirs, pytest.raises(LoadError, match="found neither"):
+        message = Start(plan=plan_to_json(plan), segments={}, threads=torch.get_num_threads())
+        engine_process.start(Channel(theirs), message, time.monotonic)
+    torch.set_flush_denormal(False)
+
+
+def test_it_dies_with_its_parent_though_its_socket_stays_open() -> None:
+    ours, theirs = socket.socketpair()
     code = (
-        "import socket, subprocess, sys, time\n"
-        "ours, theirs = socket.socketpair()\n"
-        f"child = subprocess.Popen([*{COMMAND!r}, str(theirs.fileno())], pass_fds=(theirs.fileno(),))\n"
+        "import subprocess, time\n"
+        f"child = subprocess.Popen([*{COMMAND!r}, '{theirs.fileno()}'], pass_fds=({theirs.fileno()},))\n"
         "print(child.pid, flush=True)\n"
         "time.sleep(60)\n"
     )
-    parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    parent = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, pass_fds=(theirs.fileno(),)
+    )
+    theirs.close()
     assert parent.stdout is not None
     pid = int(parent.stdout.readline())
-    time.sleep(2)  # until it has asked for the signal
+    ours.settimeout(60)
+    engine = Child(parent, ours)
+    engine.send(Start(plan=plan_to_json(compile_tiny()), segments={}, threads=1))
+    engine.until(Progress)  # so it has asked for the signal
     parent.send_signal(signal.SIGKILL)
     parent.wait()
     parent.stdout.close()
-    for _ in range(100):
-        if not Path(f"/proc/{pid}").exists() or "Z" in Path(f"/proc/{pid}/stat").read_text():
-            return
-        time.sleep(0.1)
-    os.kill(pid, signal.SIGKILL)
-    raise AssertionError("the child outlived its parent")
+    try:
+        assert ends(pid, within_s=10), "the child outlived its parent"
+    finally:
+        ours.close()
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def ends(pid: int, within_s: float) -> bool:
+    stat = Path(f"/proc/{pid}/stat")
+    until = time.monotonic() + within_s
+    while time.monotonic() < until:
+        if not stat.exists() or stat.read_text().rsplit(") ", 1)[1].startswith("Z"):
+            return True
+        time.sleep(0.05)
+    return False

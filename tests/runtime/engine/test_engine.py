@@ -8,6 +8,7 @@ import pytest
 from firmtoken.compiler.plan import Plan
 from firmtoken.runtime.engine.batches import BatchBuilder, Batches, Cut
 from firmtoken.runtime.engine.messages import Admitted, Sampling
+from firmtoken.runtime.engine.program import MAX_KEPT
 from firmtoken.runtime.engine.work import Span
 
 Prompt = Callable[..., list[int]]
@@ -109,7 +110,8 @@ def test_a_preempted_request_goes_on_from_its_shadow_state(start, prompt: Prompt
     bench.add(2, prompt(60, 2), 150)
     bench.drain()
     resumed = [m for m in bench.messages if isinstance(m, Admitted) and m.resumed]
-    assert [(m.request_id, m.cached_tokens) for m in resumed] == [(2, 128)]
+    assert [(m.request_id, m.cached_tokens) for m in resumed] == [(2, 60)]  # of its prompt
+    assert len(bench.logs(" 2[128:")) == 1
     assert bench.text(2) == lone.ask(prompt(60, 2), 150)
 
 
@@ -181,7 +183,9 @@ def test_nothing_is_kept_of_requests_that_ended(start, prompt: Prompt) -> None:
     bench.drain()
     engine = bench.engine
     assert (engine._batches._tables, engine.scheduler._sequences) == ({}, {})
-    assert len(bench.interpreter._bound) <= 16 and not bench.interpreter.held
+    interpreter = bench.interpreter
+    assert len(interpreter._bound) <= MAX_KEPT and len(interpreter._flats) <= MAX_KEPT
+    assert not interpreter.held
 
 
 def test_too_long_a_request_ends_at_once_with_the_numbers(start, prompt: Prompt) -> None:

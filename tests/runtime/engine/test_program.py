@@ -2,10 +2,10 @@
 
 import contextlib
 import importlib
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -13,9 +13,10 @@ from firmtoken.compiler.plan import Plan
 from firmtoken.compiler.program import Body, BoundStep, Step, Value
 from firmtoken.compiler.steps import map_bodies, map_steps
 from firmtoken.compiler.unroll import bind_all, unroll
-from firmtoken.runtime.engine.launches import NoKernel
-from firmtoken.runtime.engine.program import Launched
-from firmtoken.runtime.engine.streams import StreamFailed, Streams
+from firmtoken.runtime.engine.batches import Cut
+from firmtoken.runtime.engine.launches import Launch, NoKernel
+from firmtoken.runtime.engine.program import MAX_KEPT, Launched, Recent
+from firmtoken.runtime.engine.streams import StreamFailed
 
 Prompt = Callable[..., list[int]]
 
@@ -280,32 +281,60 @@ def test_a_decode_step_that_ignores_holds_is_noticed(start, prompt: Prompt) -> N
     assert wrong.text(2) != right.text(2)
 
 
-def test_a_side_stream_keeps_its_order_and_waits_for_events() -> None:
-    streams = Streams(("main", "link", "other"))
-    done: list[str] = []
-    gate = threading.Event()
-    copied = Value("copied", (1,))
-    streams.issue("link", (), gate.wait, ())
-    streams.issue("link", (), lambda: done.append("first"), (copied,))
-    streams.issue("other", (copied,), lambda: done.append("second"), ())
-    streams.wait((Value("never"),))  # never recorded: orders nothing
-    assert done == []
-    gate.set()
-    streams.wait((copied,))
-    assert done[0] == "first"
-    streams.drain()
-    assert done == ["first", "second"]
-    streams.close()
+def test_only_the_last_few_that_were_made_are_kept() -> None:
+    recent: Recent[int, int] = Recent()
+    made: list[int] = []
+
+    def make(key: int) -> int:
+        made.append(key)
+        return -key
+
+    for key in range(MAX_KEPT):
+        assert recent.get(key, partial(make, key)) == -key
+    recent.get(0, partial(make, 0))  # used again, so 1 is the least recent
+    recent.get(99, partial(make, 99))
+    assert len(recent) == MAX_KEPT
+    made.clear()
+    for key in (0, 99, 1):
+        recent.get(key, partial(make, key))
+    assert made == [1]
 
 
-def test_a_failure_on_a_side_stream_reaches_whoever_waits_for_it() -> None:
-    streams = Streams(("main", "link"))
+def test_a_step_counted_in_an_unknown_unit_is_our_bug(start) -> None:
+    def miscount(plan: Plan) -> Plan:
+        decode = map_steps(
+            plan.programs.decode,
+            lambda step: replace(step, rows="token") if step.op == "route" else step,
+        )
+        return replace(plan, programs=replace(plan.programs, decode=decode))
 
-    def fail() -> None:
-        raise ValueError("broken copy")
+    bench = start("tiny-cpu-resident", change=miscount)
+    with pytest.raises(AssertionError, match="`route` is counted in `token`"):
+        bench.ask([1, 2], 2)
 
-    streams.issue("link", (), fail, (Value("copied"),))
-    with pytest.raises(StreamFailed, match="`link` failed") as caught:
-        streams.wait((Value("copied"),))
-    assert isinstance(caught.value.__cause__, ValueError)
-    streams.close()
+
+def test_a_buffer_with_a_unit_behind_its_first_entry_is_our_bug(start) -> None:
+    def misplace(plan: Plan) -> Plan:
+        buffers = tuple(
+            replace(row, shape=(*row.shape, "tokens")) if row.name == "decode.h" else row
+            for row in plan.buffers
+        )
+        return replace(plan, buffers=buffers)
+
+    bench = start("tiny-cpu-resident", change=misplace)
+    with pytest.raises(AssertionError, match="only the first entry"):
+        bench.ask([1, 2], 2)
+
+
+def test_only_a_launch_that_main_waits_for_at_once_may_run_on_its_thread(start) -> None:
+    bench = start()
+    brief = {}
+    for name in ("decode", "prefill"):
+        rows = 1 if name == "decode" else 64
+        bound = bench.interpreter.bind(name, Cut(chunks=((rows,),), num_seqs=1))
+        side = [item for item in bound if isinstance(item, Launch) and not item.on_main]
+        assert side
+        brief[name] = [item.brief for item in side]
+        assert not any(item.brief for item in bound if isinstance(item, Launch) and item.on_main)
+    assert all(brief["decode"])
+    assert sum(brief["prefill"]) <= 1  # layer 0 has nothing to hide behind

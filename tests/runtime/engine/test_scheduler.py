@@ -149,7 +149,7 @@ def check(scheduler: Scheduler) -> None:
         held[node.page] += 1
         assert node.users or held[node.page] == 1
     assert holdings.pages.num_free == limits.usable_pages - len(held)
-    assert all(holdings.pages.references(page) == count for page, count in held.items())
+    assert all(holdings.pages._references[page] == count for page, count in held.items())
     assert holdings.available >= 0, "more is promised than there is"
     slots = [slot for member in holdings.members for slot in (member.live, member.shadow)]
     assert not limits.hybrid or (0 not in slots and len(set(slots)) == len(slots))
@@ -314,25 +314,18 @@ def test_who_waits_is_said_once() -> None:
     ]
 
 
-def test_spans_are_cut_at_pages_and_short_requests_go_on_demand() -> None:
-    scheduler = Scheduler(LIMITS, lambda moves: None)
-    for request_id, num_tokens in enumerate((3, 10, 9)):
-        scheduler.add(Sequence.of(add(request_id, [request_id] * num_tokens, 1), request_id))
-    span = scheduler.schedule()
-    assert isinstance(span, Span) and span.program == "prefill"
-    assert [(p.start, p.end, p.final, p.boundary) for p in span.pieces] == [
-        (0, 3, True, 0),
-        (0, 10, True, 8),
-    ]
-    scheduler.complete_span(span, {0: 1, 1: 1})
-    span = scheduler.schedule()
-    assert isinstance(span, Span)
-    assert [(p.start, p.end, p.boundary) for p in span.pieces] == [(0, 9, 8)]
-    scheduler.complete_span(span, {2: 1})
-    scheduler.add(Sequence.of(add(3, [2] * 9, 1), 3))  # hits two pages, computes one token
-    span = scheduler.schedule()
-    assert isinstance(span, Span) and span.program == "extend"
-    assert [(p.start, p.end, p.first) for p in span.pieces] == [(8, 9, True)]
+def test_a_request_that_gave_way_goes_to_the_head_of_the_queue() -> None:
+    simulation = Simulation(
+        Scheduler(replace(LIMITS, output_reserve=1), lambda moves: None), NeverStops()
+    )
+    simulation.add(add(0, [1] * 20, 40))
+    simulation.add(add(1, [2] * 60, 4))  # finds no room
+    simulation.add(add(2, [3] * 30, 30))  # passes it
+    while simulation.scheduler.preemptions == 0:
+        simulation.step()
+    assert [waiting.request_id for waiting in simulation.scheduler.waiting] == [2, 1]
+    simulation.drain()
+    assert simulation.admitted == [0, 2, 2, 1]
 
 
 def test_the_same_seed_gives_the_same_run() -> None:
@@ -367,7 +360,9 @@ class LosesThePreempted(Scheduler):
     """A planted fault: who gave way is never queued again."""
 
     def _queue(self, sequence: Sequence) -> None:
-        if not sequence.preemptions:
+        if sequence.preemptions:
+            sequence.phase = Phase.WAITING
+        else:
             super()._queue(sequence)
 
 

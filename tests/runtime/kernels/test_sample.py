@@ -157,3 +157,40 @@ def test_a_tiny_change_of_logits_moves_a_draw_only_at_a_boundary() -> None:
         != draw_token(swapped, draw(position=position))
     ]
     assert len(changed) <= 1
+
+
+@pytest.mark.parametrize("temperature", [5e-324, 1e-307, 9.9e-6])
+def test_a_temperature_next_to_zero_takes_the_lowest_id_of_equals(
+    launch: Callable[..., Any], make_batch: Callable[..., Batch], temperature: float
+) -> None:
+    logits = torch.tensor([[1.0, 300.0, 300.0], [-5e4, 0.0, -7.0]])
+    tokens = torch.full((2,), 99)
+    draws = (draw(temperature=temperature), draw(temperature=temperature, top_k=2, top_p=0.5))
+    launch("sample", make_batch([], draws=draws), logits=logits, tokens=tokens)
+    assert tokens.tolist() == [1, 1]
+
+
+def test_the_lowest_temperature_that_draws_finds_the_largest() -> None:
+    assert drawn(torch.tensor([3e4, -3e4, 3e4]), 100, temperature=1e-5).keys() == {0, 2}
+    assert drawn(torch.tensor([0.0, 0.01]), 100, temperature=1e-5).keys() == {1}
+
+
+@pytest.mark.parametrize("temperature", [1e300, 1.7e308])
+def test_a_huge_temperature_draws_evenly_from_what_top_k_keeps(temperature: float) -> None:
+    logits = torch.tensor([0.0, 40.0, 20.0, -40.0])
+    counts = drawn(logits, 1000, temperature=temperature)
+    assert all(counts[token] > 200 for token in range(4))
+    assert drawn(logits, 100, temperature=temperature, top_k=2).keys() == {1, 2}
+
+
+@pytest.mark.parametrize(
+    "filters", [{"top_p": 0.0}, {"top_p": 1e-300}, {"min_p": 1.0}, {"top_k": 1}]
+)
+def test_the_narrowest_filter_keeps_the_largest(filters: dict[str, Any]) -> None:
+    logits = torch.tensor([1.0, 2.5, 2.4])
+    for temperature in (1e-5, 1.0, 50.0):
+        assert drawn(logits, 50, temperature=temperature, **filters).keys() == {1}
+
+
+def test_a_huge_top_k_keeps_all() -> None:
+    assert drawn(torch.zeros(3), 100, top_k=2**31).keys() == {0, 1, 2}

@@ -78,12 +78,12 @@ def check(cache: PrefixCache, pool: PagePool, model: NaiveCache, held: list[int]
     owned = [node.page for node in seen.values()]
     assert len(set(owned)) == len(owned)
     for page in range(1, pool.num_usable + 1):
-        assert pool.references(page) == held.count(page) + owned.count(page), f"page {page}"
+        assert pool._references[page] == held.count(page) + owned.count(page), f"page {page}"
     assert pool.num_free == pool.num_usable - len(set(held) | set(owned))
     for node in seen.values():
         below = node.readers + sum(child.users for child in node.children.values())
         assert node.users == below
-        assert node.users > 0 or pool.references(node.page) == 1
+        assert node.users > 0 or pool._references[node.page] == 1
         if model.hybrid and not node.children and node.users == 0:
             assert node.snapshot is not None, "a leaf that leads to no snapshot"
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,8 @@ from firmtoken.runtime.server.serving import ServingPlan
 FAKE_ENGINE = Path(__file__).with_name("fake_engine.py")
 IM_START, IM_END, END_OF_TEXT, THINK = 256, 257, 258, 259
 VOCAB = 320
+CREATED = 1_800_000_000
+"""The wall clock of these servers."""
 
 TEMPLATE = """{%- if not messages %}{{ raise_exception('No messages provided.') }}{% endif -%}
 {%- for message in messages %}
@@ -100,7 +103,9 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def served_model(model_folder: Path) -> ServedModel:
-    return load_served_model(model_folder, dialect="qwen3_5", vocab_size=VOCAB)
+    return load_served_model(
+        model_folder, dialect="qwen3_5", vocab_size=VOCAB, now=lambda: datetime(2026, 1, 2)
+    )
 
 
 def spec(script: dict[str, object], **changes: Any) -> EngineSpec:
@@ -163,14 +168,17 @@ def serving(
 
     async def main() -> None:
         log = logging.getLogger("firmtoken.test")
-        engine = EngineClient(spec(script | {"journal": str(journal)}), log=log, clock=time.time)
+        engine = EngineClient(
+            spec(script | {"journal": str(journal)}), log=log, clock=time.monotonic
+        )
         service = Service(
             plan=replace(PLAN, **plan or {}),  # type: ignore[arg-type]
             plan_json=b'{"schema":"test"}',
             model=model,
             engine=engine,
             log=log,
-            clock=time.time,
+            clock=time.monotonic,
+            wall_clock=lambda: CREATED + 0.5,
             draw_seed=lambda: 7,
             keep_alive_s=15,
         )

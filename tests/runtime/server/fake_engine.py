@@ -50,6 +50,7 @@ class Script(msgspec.Struct, kw_only=True):
     """Admits and then says nothing, not even to `Stop`."""
     fault_after: int | None = None
     """Steps until a `Fault`."""
+    fault_code: int = 3
     die_after: int | None = None
     """Steps until it is gone without a word."""
     fail_load: bool = False
@@ -160,10 +161,11 @@ class FakeEngine:
             print("the fake engine falls over", file=sys.stderr, flush=True)
             os.kill(os.getpid(), signal.SIGKILL)
         if self.script.fault_after is not None and self.steps > self.script.fault_after:
+            code = self.script.fault_code
             self.send(
-                Fault(message="the device is lost", hint="check it", code=3, detail="a stack")
+                Fault(message="the device is lost", hint="check it", code=code, detail="a stack")
             )
-            sys.exit(3)
+            sys.exit(code)
         items, ended = [], []
         for request_id, sequence in self.running.items():
             token, reason = self.next_token(sequence)
@@ -188,6 +190,8 @@ class FakeEngine:
 
     def done(self, request_id: int, reason: str) -> None:
         sequence = self.running.pop(request_id, None)
+        # Before it is sent: a test that has heard of the end reads the journal at once.
+        self.note(f"done {request_id} {reason}")
         self.send(
             Done(
                 request_id=request_id,
@@ -198,7 +202,6 @@ class FakeEngine:
                 output_tokens=0 if sequence is None else sequence.sent,
             )
         )
-        self.note(f"done {request_id} {reason}")
         self.send(stats(len(self.running), len(self.waiting), self.steps))
 
 

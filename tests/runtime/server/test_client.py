@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from firmtoken.runtime.engine.messages import Add, Done, Sampling
+from firmtoken.runtime.engine.messages import Add, Admitted, Done, Preempted, Sampling
 from firmtoken.runtime.server.client import EngineClient, EngineSpec
 from firmtoken.runtime.server.errors import Draining, EngineDead, ModelLoading
 
@@ -38,7 +38,9 @@ def run(engine_spec: Callable[..., EngineSpec]) -> Callable[..., None]:
         **changes: Any,
     ) -> None:
         async def main() -> None:
-            client = EngineClient(engine_spec(script or {}, **changes), log=LOG, clock=time.time)
+            client = EngineClient(
+                engine_spec(script or {}, **changes), log=LOG, clock=time.monotonic
+            )
             await client.start()
             assert client._process is not None
             pid = client._process.pid
@@ -190,3 +192,45 @@ def test_a_grandchild_that_keeps_the_socket_does_not_hide_the_death(
         assert time.monotonic() - begun < 2
 
     run(work, command=(sys.executable, "-c", code))
+
+
+def test_a_message_that_cannot_be_handled_ends_every_wait(
+    run: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bug of ours in a handler must not leave clients waiting for ever."""
+
+    async def work(client: EngineClient) -> None:
+        await client.wait_ready()
+        session = client.open_session()
+        session.submit(add(client, max_output=10_000))
+        with pytest.raises(EngineDead, match="ZeroDivisionError"):
+            while True:
+                await session.events(timeout_s=5)
+        await asyncio.wait_for(client.wait_ended(), 5)
+        assert client.state == "dead"
+        assert client.death is not None
+        assert client.death.exit_code == 4
+
+    monkeypatch.setattr(EngineClient, "_deliver", lambda self, event: 1 / 0)
+    run(work, {"step_s": 0.01})
+
+
+def test_a_preempted_request_waits_again_until_it_is_resumed(
+    run: Callable[..., None],
+) -> None:
+    async def work(client: EngineClient) -> None:
+        await client.wait_ready()
+        session = client.open_session()
+        session.submit(add(client, max_output=10_000))
+        [admitted] = await session.events(timeout_s=5)
+        assert admitted == Admitted(
+            request_id=1, cached_tokens=1, pages=1, waiting=0, resumed=False
+        )
+        assert (client.num_running, client.num_waiting) == (1, 0)
+        client._dispatch(Preempted(request_id=1))
+        client._dispatch(Preempted(request_id=99))
+        assert (client.num_running, client.num_waiting) == (0, 1)
+        client._dispatch(Admitted(request_id=1, cached_tokens=9, pages=1, waiting=0, resumed=True))
+        assert (client.num_running, client.num_waiting) == (1, 0)
+
+    run(work, {"stall": True})

@@ -94,10 +94,12 @@ def test_an_engine_that_cannot_load_leaves_its_reason(serve: Serve) -> None:
     assert error.value.body["message"] == "the engine is dead: weights are broken"
 
 
-def test_the_stack_of_a_fault_goes_to_the_log_only(
-    serve: Serve, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(("code", "logged"), [(4, True), (3, False)])
+def test_the_stack_of_a_fault_goes_to_the_log_and_only_if_it_is_ours_to_mend(
+    serve: Serve, caplog: pytest.LogCaptureFixture, code: int, logged: bool
 ) -> None:
-    running = serve({"fault_after": 0})
+    running = serve({"fault_after": 0, "fault_code": code})
     response = httpx.post(f"{running.address}/v1/completions", json={"prompt": "x"})
     assert "a stack" not in response.text
-    assert any("a stack" in message for message in caplog.messages)
+    faults = [line for line in caplog.messages if line.startswith("engine fault: ")]
+    assert faults == ["engine fault: the device is lost" + ("\na stack" if logged else "")]

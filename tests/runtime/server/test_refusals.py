@@ -124,11 +124,14 @@ def test_a_bad_chat_is_refused_with_the_fields_name(
     [
         ("temperature", "0.5"),
         ("temperature", -1),
-        ("temperature", 2.5),
-        ("top_p", 0),
+        ("temperature", 100.5),
+        ("temperature", 1e300),
+        ("top_p", -0.1),
         ("top_p", 1.5),
         ("top_k", 1.5),
         ("top_k", -2),
+        ("top_k", 2**40),
+        ("min_p", -0.1),
         ("min_p", 2),
         ("max_tokens", "10"),
         ("max_tokens", 0),
@@ -157,6 +160,24 @@ def test_a_value_of_the_wrong_kind_is_refused_with_the_fields_name(
     assert response.status_code == 400
     assert error["param"].split("[")[0] == field
     assert error["message"].startswith(f"`{field}")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("temperature", 0),
+        ("temperature", 1e-300),
+        ("temperature", 100),
+        ("top_p", 0),
+        ("top_p", 1),
+        ("top_k", -1),
+        ("top_k", 0),
+        ("min_p", 0),
+        ("min_p", 1),
+    ],
+)
+def test_a_value_at_its_bound_is_taken(running: Any, field: str, value: float) -> None:
+    assert post(running, TEXT, {"prompt": "x", "max_tokens": 1, field: value}).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -233,8 +254,20 @@ def test_a_full_queue_is_429_with_retry_after(serve: Serve) -> None:
 
 def test_a_batch_is_admitted_whole_or_not_at_all(serve: Serve) -> None:
     running = serve({"stall": True}, plan={"max_num_seqs": 1, "queue": 1})
+    client = running.client()
+    stream = client.completions.create(model="tiny", prompt="x", stream=True)
     with pytest.raises(openai.RateLimitError):
-        running.client().completions.create(model="tiny", prompt=["a", "b", "c"])
+        client.completions.create(model="tiny", prompt=["a", "b"])
+    assert len(running.notes("add")) == 1
+    stream.close()
+
+
+def test_a_batch_that_could_never_be_taken_is_400_not_429(serve: Serve) -> None:
+    running = serve({"stall": True}, plan={"max_num_seqs": 2, "queue": 3})
+    with pytest.raises(openai.BadRequestError) as error:
+        running.client().completions.create(model="tiny", prompt=["a"] * 6)
+    assert (error.value.param, error.value.code) == ("prompt", "invalid_value")
+    assert "6 prompts in one request, at most 5 can be taken together" in error.value.message
     assert running.notes("add") == []
 
 

@@ -19,6 +19,7 @@ def test_models_say_the_effective_context_under_both_names(shared: Any) -> None:
     card = httpx.get(f"{shared.address}/v1/models/tiny").json()
     assert card == listed["data"][0]
     assert card["context_length"] == 1000
+    assert card["created"] == 1_800_000_000  # the wall clock, not the one for durations
     assert [model.id for model in shared.client().models.list()] == ["tiny"]
     with pytest.raises(openai.NotFoundError) as error:
         shared.client().models.retrieve("org/other")

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,9 @@ def folder(model_folder: Path, tmp_path: Path) -> Path:
 
 
 def load(folder: Path, dialect: str = "qwen3_5", vocab_size: int = 320) -> ServedModel:
-    return load_served_model(folder, dialect=dialect, vocab_size=vocab_size)
+    return load_served_model(
+        folder, dialect=dialect, vocab_size=vocab_size, now=lambda: datetime(2026, 1, 2)
+    )
 
 
 def test_text_survives_encoding_and_decoding(served_model: ServedModel) -> None:

@@ -9,6 +9,7 @@ import torch
 from firmtoken.runtime.kernels.expert_slots import make_arena
 from firmtoken.runtime.weights.errors import LoadError
 from firmtoken.runtime.weights.load import load
+from firmtoken.runtime.weights.preflight import preflight
 
 Plan = Any
 MATRICES = (("gate", "gate_proj"), ("up", "up_proj"), ("down", "down_proj"))
@@ -23,7 +24,7 @@ def test_dense_weights_are_decoded_stacked_and_shifted(
 ) -> None:
     plan = plan_of()
     memory = memory_of(plan)
-    load(plan, written.folder, memory, ignore)
+    load(plan, preflight(plan, written.folder), memory, ignore)
     numbers = written.numbers
     got = memory.weights
     assert torch.equal(got["embed", 0], numbers["model.embed_tokens"])
@@ -46,7 +47,7 @@ def test_fp32_slots_hold_decoded_experts(
 ) -> None:
     plan = plan_of(placement=placement)
     memory = memory_of(plan)
-    load(plan, written.folder, memory, ignore)
+    load(plan, preflight(plan, written.folder), memory, ignore)
     for layer in range(3):
         own = memory.banks[layer] if placement == "offload" else memory.arena[3 * layer :]
         arena = make_arena(own, plan.experts.slot_parts)
@@ -63,7 +64,7 @@ def test_nvfp4_slots_hold_the_files_own_bytes_and_three_scales(
 ) -> None:
     plan = plan_of(format_name="nvfp4")
     memory = memory_of(plan)
-    load(plan, written.folder, memory, ignore)
+    load(plan, preflight(plan, written.folder), memory, ignore)
     arena = make_arena(memory.banks[2], plan.experts.slot_parts)
     for index, (name, module) in enumerate(MATRICES):
         parts = written.packed[f"model.layers.2.mlp.experts.1.{module}"]
@@ -78,7 +79,7 @@ def test_progress_counts_every_byte_that_is_read_once(
 ) -> None:
     calls: list[tuple[str, int, int]] = []
     plan = plan_of()
-    load(plan, written.folder, memory_of(plan), lambda *call: calls.append(call))
+    load(plan, preflight(plan, written.folder), memory_of(plan), lambda *call: calls.append(call))
     used = 0
     for name, tensor in written.tensors.items():
         if not name.startswith(("mtp.", "model.visual.")) and not name.endswith("input_scale"):
@@ -98,7 +99,7 @@ def test_a_global_scale_out_of_range_is_refused(
     written.save()
     plan = plan_of()
     with pytest.raises(LoadError) as caught:
-        load(plan, written.folder, memory_of(plan), ignore)
+        load(plan, preflight(plan, written.folder), memory_of(plan), ignore)
     assert str(caught.value) == (
         f"`{name}` in `{caught.value.file}`: expected a scale between 1e-08 and 1, found {scale:g}"
     )
