@@ -16,12 +16,24 @@ class Channel:
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
+        self._unsent = bytearray()
         self._inbox: queue.SimpleQueue[Down] = queue.SimpleQueue()
         threading.Thread(target=self._read, name="inbox", daemon=True).start()
 
+    def put(self, message: Up) -> None:
+        """Keeps one message until the next `flush`: the server wakes once for all of a step."""
+        self._unsent += frame(message)
+
+    def flush(self) -> None:
+        """Writes what was kept; raises `OSError` when nobody reads any more."""
+        if self._unsent:
+            unsent, self._unsent = self._unsent, bytearray()
+            self._socket.sendall(unsent)
+
     def send(self, message: Up) -> None:
-        """Writes one message; raises `OSError` when nobody reads any more."""
-        self._socket.sendall(frame(message))
+        """Writes one message at once, after those that were kept."""
+        self.put(message)
+        self.flush()
 
     def wait(self) -> Down:
         """The next message, however long it takes; costs nothing meanwhile."""

@@ -1,12 +1,10 @@
-"""The engine's process: `python -m firmtoken.runtime.engine.child FD` speaks `messages.py` on that socket.
+"""The engine's process, once `spawned` has tied it to its parent: speaks `messages.py` on the socket of its argument.
 
 Idle, it sleeps on the socket. It ends with its parent, with `Stop`, or with a `Fault`, whose code is its exit code.
 """
 
 import contextlib
-import ctypes
 import faulthandler
-import signal
 import socket
 import sys
 import time
@@ -25,16 +23,14 @@ from firmtoken.runtime.engine.launches import NoKernel
 from firmtoken.runtime.engine.loading import NoFolder, checkpoint_folder, load_weights
 from firmtoken.runtime.engine.messages import Abort, Add, Down, Fault, Progress, Ready, Start, Stop
 from firmtoken.runtime.engine.program import Interpreter
-from firmtoken.runtime.engine.warm_up import warm_up
+from firmtoken.runtime.engine.warm_up import NotFinite, warm_up
+from firmtoken.runtime.exit_codes import DONE, ENGINE_DIED, FAILED, REFUSED
 from firmtoken.runtime.memory.arena import Arena, NoMemory
 from firmtoken.runtime.weights.errors import LoadError
 from firmtoken.runtime.weights.preflight import preflight
 
-PR_SET_PDEATHSIG = 1
 STATS_EVERY_S = 1.0
 PROGRESS_EVERY_S = 0.1
-WRONG_MACHINE, BROKEN_INPUT, ENGINE_DIED = 3, 1, 4
-"""Exit codes of D10: refused, failed while running, died."""
 
 Clock = Callable[[], float]
 
@@ -42,14 +38,8 @@ Clock = Callable[[], float]
 def main() -> None:
     """The whole life of the process."""
     faulthandler.enable()
-    die_with_parent()
     channel = Channel(socket.socket(fileno=int(sys.argv[1])))
     sys.exit(run(channel, time.monotonic))
-
-
-def die_with_parent() -> None:
-    """The kernel kills us when the thread that started us ends."""
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def run(channel: Channel, clock: Clock) -> int:
@@ -59,7 +49,7 @@ def run(channel: Channel, clock: Clock) -> int:
         if isinstance(first, Start):
             serve(channel, start(channel, first, clock), clock)
     except ConnectionError:
-        return 0  # the server is gone: nobody is left to tell
+        return DONE  # the server is gone: nobody is left to tell
     except (
         Exception
     ) as error:  # the last handler of this process: whatever it was, the server must hear of it
@@ -67,7 +57,7 @@ def run(channel: Channel, clock: Clock) -> int:
         with contextlib.suppress(OSError):
             channel.send(fault)
         return fault.code
-    return 0
+    return DONE
 
 
 def start(channel: Channel, message: Start, clock: Clock) -> "Server":
@@ -110,7 +100,7 @@ class Server:
     """An engine and its messages."""
 
     def __init__(self, channel: Channel, plan: Plan, interpreter: Interpreter) -> None:
-        self.engine = Engine(plan, interpreter, channel.send, self.poll)
+        self.engine = Engine(plan, interpreter, channel.put, self.poll, channel.flush)
         self.stopping = False
         self._channel = channel
 
@@ -149,22 +139,18 @@ def describe(error: Exception) -> Fault:
     match error:
         case PlanRefused() | BadPlan():
             code, hint = (
-                WRONG_MACHINE,
+                REFUSED,
                 "compile the profile again; a plan file is not meant to be edited",
             )
         case NoKernel():
-            code, hint = WRONG_MACHINE, "choose another kernel under `kernels:`"
+            code, hint = REFUSED, "choose another kernel under `kernels:`"
         case NoMemory():
-            code, hint = WRONG_MACHINE, "free memory, or ask for less under `hardware`"
-        case LoadError() | NoFolder():
-            code, hint = BROKEN_INPUT, error.hint
+            code, hint = REFUSED, "free memory, or ask for less under `hardware`"
+        case LoadError() | NoFolder() | NotFinite():
+            code, hint = FAILED, error.hint
         case _:
             code, hint = ENGINE_DIED, "the stack is in the log; please report it"
             return Fault(
                 message=f"the engine failed: {error!r}", hint=hint, code=code, detail=detail
             )
     return Fault(message=str(error), hint=hint, code=code, detail=detail)
-
-
-if __name__ == "__main__":
-    main()

@@ -13,7 +13,7 @@ from firmtoken.runtime.engine.batches import (
     drawn_tokens,
 )
 from firmtoken.runtime.engine.limits import limits_of
-from firmtoken.runtime.engine.messages import Abort, Add, Log, Stats, Up
+from firmtoken.runtime.engine.messages import Abort, Add, Done, Log, Stats, Up
 from firmtoken.runtime.engine.program import Abandoned, Interpreter
 from firmtoken.runtime.engine.scheduler import Scheduler
 from firmtoken.runtime.engine.sequence import Sequence
@@ -21,20 +21,32 @@ from firmtoken.runtime.engine.work import Decode, Span
 
 Emit = Callable[[Up], None]
 Poll = Callable[[], None]
+Deliver = Callable[[], None]
 
 NO_ROWS = Cut(chunks=(), num_seqs=0)
 
 
 class Engine:
-    """One plan, one interpreter. `emit` gets every message at once; `poll` is called where requests may change."""
+    """One plan, one interpreter. `emit` gets every message at once; `poll` is called where requests may change.
 
-    def __init__(self, plan: Plan, interpreter: Interpreter, emit: Emit, poll: Poll) -> None:
+    `deliver` is called where what was emitted must not wait: before a launch, after first tokens, when a request ends.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        interpreter: Interpreter,
+        emit: Emit,
+        poll: Poll,
+        deliver: Deliver = lambda: None,
+    ) -> None:
         self.scheduler = Scheduler(limits_of(plan), self._park)
         self.steps = 0
         self._plan = plan
         self._interpreter = interpreter
         self._emit = emit
         self._poll = poll
+        self._deliver = deliver
         self._arrivals = 0
         self._units = 0
         self._batches = BatchBuilder(plan.kv_cache.page_size, hybrid=self.scheduler.limits.hybrid)
@@ -68,6 +80,8 @@ class Engine:
             self._run_decode(work)
         self._batches.forget({member.request_id for member in self.scheduler.running})
         self._flush()
+        if not isinstance(work, Decode):
+            self._deliver()
 
     def stats(self) -> Stats:
         """Counters so far."""
@@ -128,6 +142,7 @@ class Engine:
         if decode is not None:
             self._run_decode(decode)
             self._flush()
+            self._deliver()  # the span goes on: the next announcement may be far
 
     def _run_decode(self, decode: Decode) -> None:
         self._units = 0
@@ -162,13 +177,18 @@ class Engine:
         self._emit(
             Log(line=f"step {self.steps}: {span.program} {span.num_tokens} tokens: {pieces}")
         )
+        self._deliver()
 
     def _announce_decode(self, decode: Decode) -> None:
         ids = ", ".join(str(sequence.request_id) for sequence in decode.sequences)
         self._emit(
             Log(line=f"step {self.steps}: decode {len(decode.sequences)} of {decode.size}: {ids}")
         )
+        self._deliver()
 
     def _flush(self) -> None:
-        for message in self.scheduler.collect():
+        messages = self.scheduler.collect()
+        for message in messages:
             self._emit(message)
+        if any(isinstance(message, Done) for message in messages):
+            self._deliver()

@@ -57,6 +57,9 @@ class Scheduler:
     def add(self, sequence: Sequence) -> None:
         """Queues a request, or ends it at once if it could never finish."""
         self._sequences[sequence.request_id] = sequence
+        if not sequence.prompt_tokens:
+            self._end(sequence, "error", "the prompt is empty: a request needs at least one token")
+            return
         total = sequence.prompt_tokens + sequence.max_output
         pages = need(sequence.prompt_tokens, sequence.max_output, self.limits.page_size)
         if total > self.limits.effective_context or pages > self.limits.usable_pages:

@@ -3,7 +3,10 @@
 Prompts differ in their first token, so that none hits another's prefix unless it is meant to.
 """
 
+import torch
+
 from firmtoken.compiler.plan import Plan
+from firmtoken.compiler.program import Value
 from firmtoken.runtime.engine.engine import Engine
 from firmtoken.runtime.engine.messages import Add, Done, Sampling, Up
 from firmtoken.runtime.engine.program import Counters, Interpreter
@@ -13,6 +16,12 @@ GREEDY = Sampling(temperature=0.0, top_p=1.0, top_k=0, min_p=0.0, seed=0)
 
 class WarmUpFailed(Exception):
     """A legal request did not end as it must."""
+
+
+class NotFinite(Exception):
+    """The model computes something that is no number: its weights are not what they should be."""
+
+    hint = "the checkpoint is damaged, or the profile's `model` describes another one"
 
 
 def warm_up(plan: Plan, interpreter: Interpreter) -> None:
@@ -26,6 +35,20 @@ def warm_up(plan: Plan, interpreter: Interpreter) -> None:
     interpreter.counters = Counters()
 
 
+class CheckedEngine(Engine):
+    """Looks at the logits of each run, which serving does not stop for."""
+
+    def _drawn(self, program: str, count: int) -> list[int]:
+        logits = self._interpreter.views.tensor(Value(f"{program}.logits"))[:count]  # [S,V]
+        strange = ~torch.isfinite(logits)
+        if strange.any():
+            raise NotFinite(
+                f"the model's logits are not finite after warm-up: "
+                f"`{logits[strange][0].item():g}` from program `{program}`"
+            )
+        return super()._drawn(program, count)
+
+
 class Client:
     """Asks an engine of its own, whose prefix cache goes with it."""
 
@@ -34,7 +57,7 @@ class Client:
         self._page_size = plan.kv_cache.page_size
         self._effective = plan.context.effective
         self._longest = min(plan.schedule.prefill_span, plan.context.effective - 1)
-        self._engine = Engine(plan, interpreter, self._keep, lambda: None)
+        self._engine = CheckedEngine(plan, interpreter, self._keep, lambda: None)
         self._num_asked = 0
         self._num_prompts = 0
         self._ends: list[Done] = []

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-ENGINE_COMMAND = (sys.executable, "-P", "-m", "firmtoken.runtime.engine.child")
+ENGINE_COMMAND = (sys.executable, "-P", "-m", "firmtoken.runtime.engine.spawned")
 """`-P`: the working directory is not searched for modules, so a user's `schema.py` is not imported."""
 
 READ_BYTES = 256 * 2**10

@@ -1,11 +1,11 @@
 """A checkpoint folder by its headers: which tensor lies in which file."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from firmtoken.runtime.weights.errors import LoadError
+from firmtoken.runtime.weights.files import parse_json, regular_size, unreadable
 from firmtoken.runtime.weights.header import TensorHeader, read_header
 
 INDEX = "model.safetensors.index.json"
@@ -14,6 +14,7 @@ LOGICAL_PREFIX = "model."
 WRAPPED_PREFIX = "model.language_model."
 """What the logical prefix is called where a vision model wraps the text model."""
 COMPLETE = "copy or download the whole checkpoint"
+MAX_SHOWN = 80
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,19 +87,31 @@ def _files(folder: Path) -> dict[str, list[str] | None]:
 
 def _weight_map(index: Path) -> dict[str, str]:
     expected = "a JSON object with `weight_map`, tensor names to file names of this folder"
+    regular_size(index, COMPLETE)
     try:
-        content = json.loads(index.read_bytes())
-    except (OSError, ValueError) as error:
+        content = parse_json(index.read_bytes())
+    except OSError as error:
+        raise unreadable(index, error, COMPLETE) from error
+    except ValueError as error:
         raise LoadError(
             file=index.name, expected=expected, found=str(error), hint=COMPLETE
         ) from error
     match content:
         case {"weight_map": {**weight_map}} if weight_map:
-            files = {str(name): str(file) for name, file in weight_map.items()}
-            strange = [file for file in files.values() if Path(file).name != file]
+            strange = [file for file in weight_map.values() if not _is_file_name(file)]
             if not strange:
-                return files
-            found = f"`{strange[0]}`"
+                return {str(name): str(file) for name, file in weight_map.items()}
+            found = f"`{str(strange[0])[:MAX_SHOWN]}`"
         case _:
             found = "something else"
     raise LoadError(file=index.name, expected=expected, found=found, hint=COMPLETE)
+
+
+def _is_file_name(file: object) -> bool:
+    """Of this folder, and one that the system and a sentence can spell: no NUL, no lone surrogate."""
+    return (
+        isinstance(file, str)
+        and file not in ("", ".", "..")
+        and not {"/", "\\"} & set(file)
+        and file.isprintable()
+    )

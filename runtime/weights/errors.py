@@ -9,7 +9,7 @@ class LoadError(Exception):
     ) -> None:
         where = f"`{tensor}` in `{file}`" if tensor else f"`{file}`"
         others = f" (and {more} more)" if more else ""
-        super().__init__(f"{where}: expected {expected}, found {found}{others}")
+        super().__init__(printable(f"{where}: expected {expected}, found {found}{others}"))
         self.file = file
         self.tensor = tensor
         self.expected = expected
@@ -17,3 +17,11 @@ class LoadError(Exception):
         self.hint = hint
         self.more = more
         """How many other tensors have a fault of this kind."""
+
+
+def printable(text: str) -> str:
+    """Names come from files: whatever cannot be shown, or not be encoded, is escaped."""
+    return "".join(
+        letter if letter.isprintable() else letter.encode("unicode_escape").decode()
+        for letter in text
+    )

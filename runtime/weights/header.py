@@ -1,11 +1,13 @@
 """The header of one safetensors file: 8 bytes of length, JSON, then the data. Read without the data."""
 
-import json
+import reprlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 
 from firmtoken.runtime.weights.errors import LoadError
+from firmtoken.runtime.weights.files import parse_json, regular_size, unreadable
 
 ITEM_BYTES = {
     "F64": 8,
@@ -27,7 +29,11 @@ ITEM_BYTES = {
 LENGTH_BYTES = 8
 MAX_HEADER_BYTES = 100_000_000
 """The format's own limit."""
+MAX_RANK = 8
+MAX_DIMENSION = 2**48
+"""No file holds more; products of such sizes stay numbers that can be printed."""
 AGAIN = "the file is damaged; copy or download it again"
+NAMED = "the index names this file; copy or download the whole checkpoint"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,13 +52,12 @@ def read_header(path: Path) -> dict[str, TensorHeader]:
     """The tensors of a file; raises `LoadError` unless header and length of the file agree."""
     entries, data_bytes = _read_entries(path)
     headers = {}
-    end = 0
+    extents = {}
     for name, entry in entries.items():
         if name == "__metadata__":
             continue
-        header, last = _parse_entry(path.name, name, entry)
-        headers[name] = header
-        end = max(end, last)
+        headers[name], extents[name] = _parse_entry(path.name, name, entry)
+    end = _tile(path.name, extents)
     if end != data_bytes:
         raise LoadError(
             file=path.name,
@@ -65,8 +70,8 @@ def read_header(path: Path) -> dict[str, TensorHeader]:
 
 def _read_entries(path: Path) -> tuple[dict[str, object], int]:
     # The header as JSON, and how many bytes follow it.
+    size = regular_size(path, NAMED)
     try:
-        size = path.stat().st_size
         with path.open("rb") as file:
             length = int.from_bytes(file.read(LENGTH_BYTES), "little")
             if size < LENGTH_BYTES or length > min(MAX_HEADER_BYTES, size - LENGTH_BYTES):
@@ -78,18 +83,13 @@ def _read_entries(path: Path) -> tuple[dict[str, object], int]:
                 )
             text = file.read(length)
     except OSError as error:
-        raise LoadError(
-            file=path.name,
-            expected="a readable file",
-            found=error.strerror or str(error),
-            hint="the index names this file; copy or download the whole checkpoint",
-        ) from error
+        raise unreadable(path, error, NAMED) from error
     return _parse_json(path.name, text), size - LENGTH_BYTES - length
 
 
 def _parse_json(file: str, text: bytes) -> dict[str, object]:
     try:
-        entries = json.loads(text)
+        entries = parse_json(text)
     except ValueError as error:
         raise LoadError(
             file=file, expected="a JSON header", found=f"text that is not JSON: {error}", hint=AGAIN
@@ -99,11 +99,30 @@ def _parse_json(file: str, text: bytes) -> dict[str, object]:
     return entries
 
 
-def _parse_entry(file: str, name: str, entry: object) -> tuple[TensorHeader, int]:
-    # The tensor, and where its data end.
+def _tile(file: str, extents: Mapping[str, tuple[int, int]]) -> int:
+    # Where the last tensor ends; each must begin where the one before it ends.
+    last = 0
+    for name, (begin, end) in sorted(extents.items(), key=lambda item: item[1]):
+        if begin != last:
+            raise LoadError(
+                file=file,
+                tensor=name,
+                expected=f"data from offset {last}, where the tensor before it ends",
+                found=f"offset {begin}",
+                hint=AGAIN,
+            )
+        last = end
+    return last
+
+
+def _parse_entry(file: str, name: str, entry: object) -> tuple[TensorHeader, tuple[int, int]]:
+    # The tensor, and where its data begin and end.
     match entry:
         case {"dtype": str(dtype), "shape": [*shape], "data_offsets": [int(begin), int(end)]} if (
-            dtype in ITEM_BYTES and all(isinstance(size, int) and size >= 0 for size in shape)
+            dtype in ITEM_BYTES
+            and len(shape) <= MAX_RANK
+            and all(type(size) is int and 0 <= size < MAX_DIMENSION for size in shape)
+            and max(abs(begin), abs(end)) < MAX_DIMENSION
         ):
             needed = prod(shape) * ITEM_BYTES[dtype]
         case _:
@@ -111,7 +130,7 @@ def _parse_entry(file: str, name: str, entry: object) -> tuple[TensorHeader, int
                 file=file,
                 tensor=name,
                 expected="a known dtype, a shape and two offsets",
-                found=f"{str(entry)[:80]}",
+                found=reprlib.repr(entry)[:80],
                 hint=AGAIN,
             )
     if begin < 0 or end - begin != needed:
@@ -122,4 +141,5 @@ def _parse_entry(file: str, name: str, entry: object) -> tuple[TensorHeader, int
             found=f"offsets {begin} to {end}",
             hint=AGAIN,
         )
-    return TensorHeader(name=name, file=file, dtype=dtype, shape=tuple(shape), bytes=needed), end
+    header = TensorHeader(name=name, file=file, dtype=dtype, shape=tuple(shape), bytes=needed)
+    return header, (begin, end)

@@ -99,9 +99,8 @@ def fill_packed(
     """One expert as it is in the file; gate, up and down keep a global scale each."""
     scales = []
     for name, matrix in zip(MATRICES, stored, strict=True):
-        assert matrix.scale is not None
         parts[name][expert].copy_(reader.read(matrix.weight))
-        parts[f"{name}_scale"][expert].copy_(reader.read(matrix.scale))
+        parts[f"{name}_scale"][expert].copy_(reader.read_blocks(matrix.scale))
         scales.append(reader.read_scale(matrix.global_scale))
     parts["globals"][expert].copy_(torch.tensor(scales))
 

@@ -64,10 +64,16 @@ class Bench:
     engine: Engine = field(init=False)
     messages: list[Up] = field(default_factory=list)
     at_poll: Callable[[], None] = lambda: None  # replaced by tests
+    deliveries: list[int] = field(default_factory=list)
+    """How many messages had been said at each."""
 
     def __post_init__(self) -> None:
         self.engine = Engine(
-            self.plan, self.interpreter, self.messages.append, lambda: self.at_poll()
+            self.plan,
+            self.interpreter,
+            self.messages.append,
+            lambda: self.at_poll(),
+            lambda: self.deliveries.append(len(self.messages)),
         )
 
     def add(

@@ -39,13 +39,14 @@ from firmtoken.runtime.engine.messages import (
     Up,
     frame,
 )
+from firmtoken.runtime.engine.warm_up import NotFinite
 from firmtoken.runtime.kernels import CARDS
 from firmtoken.runtime.weights.errors import LoadError
 from firmtoken.schema.load import load_profile
 
 PROFILE = Path(__file__).resolve().parents[3] / "profiles" / "tiny-cpu.yaml"
 GREEDY = Sampling(temperature=0.0, top_p=1.0, top_k=0, min_p=0.0, seed=0)
-COMMAND = (sys.executable, "-m", "firmtoken.runtime.engine.child")
+COMMAND = (sys.executable, "-m", "firmtoken.runtime.engine.spawned")
 
 
 def compile_tiny(*overrides: str) -> Plan:
@@ -219,33 +220,65 @@ def test_a_broken_checkpoint_is_refused_before_anything_is_allocated(
     torch.set_flush_denormal(False)
 
 
-def test_it_dies_with_its_parent_though_its_socket_stays_open() -> None:
-    ours, theirs = socket.socketpair()
-    code = (
-        "import subprocess, time\n"
-        f"child = subprocess.Popen([*{COMMAND!r}, '{theirs.fileno()}'], pass_fds=({theirs.fileno()},))\n"
-        "print(child.pid, flush=True)\n"
-        "time.sleep(60)\n"
-    )
-    parent = subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, pass_fds=(theirs.fileno(),)
-    )
-    theirs.close()
+def test_a_model_that_computes_no_numbers_is_a_failure_and_no_crash() -> None:
+    fault = engine_process.describe(NotFinite("the model's logits are not finite"))
+    assert fault.code == 1 and fault.hint == NotFinite.hint
+    assert fault.message == "the model's logits are not finite"
+
+
+PARENT = f"""
+import os, socket, subprocess, sys, time
+ours, theirs = socket.socketpair()
+child = subprocess.Popen([*{COMMAND!r}, str(theirs.fileno())], pass_fds=(theirs.fileno(),))
+holder = subprocess.Popen(["sleep", "60"], pass_fds=(ours.fileno(),))
+print(child.pid, holder.pid, flush=True)
+time.sleep(60)
+"""
+"""Starts an engine whose socket somebody else holds open, too."""
+
+
+@pytest.mark.parametrize("after_s", [0.0, 0.1, 1.0])
+def test_it_dies_with_its_parent_though_its_socket_stays_open(after_s: float) -> None:
+    parent = subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE)
     assert parent.stdout is not None
-    pid = int(parent.stdout.readline())
-    ours.settimeout(60)
-    engine = Child(parent, ours)
-    engine.send(Start(plan=plan_to_json(compile_tiny()), segments={}, threads=1))
-    engine.until(Progress)  # so it has asked for the signal
+    pid, holder = map(int, parent.stdout.readline().split())
+    time.sleep(after_s)
     parent.send_signal(signal.SIGKILL)
     parent.wait()
     parent.stdout.close()
     try:
-        assert ends(pid, within_s=10), "the child outlived its parent"
+        assert ends(pid, within_s=1), "the child outlived its parent"
     finally:
-        ours.close()
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+        for left in (pid, holder):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(left, signal.SIGKILL)
+
+
+def test_an_engine_of_another_process_than_its_parent_leaves_before_torch() -> None:
+    code = (
+        "import os, socket, sys\n"
+        "from firmtoken.runtime.engine import spawned\n"
+        "ours, theirs = socket.socketpair()\n"
+        "os.getppid = lambda: 1\n"
+        "sys.argv[1:] = [str(theirs.fileno())]\n"
+        "try:\n    spawned.main()\n"
+        "except SystemExit as end:\n    print(end.code, 'torch' in sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["0", "False"]
+
+
+def test_messages_that_were_kept_arrive_in_order_with_the_next() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.setblocking(False)
+        channel = Channel(theirs)
+        tokens, log = Tokens(items=[(1, 2)]), Log(line="step 1")
+        channel.put(tokens)
+        with pytest.raises(BlockingIOError):
+            ours.recv(65536)
+        channel.send(log)
+        assert Frames(msgspec.msgpack.Decoder(Up)).feed(ours.recv(65536)) == [tokens, log]
 
 
 def ends(pid: int, within_s: float) -> bool:

@@ -7,7 +7,7 @@ import pytest
 
 from firmtoken.compiler.plan import Plan
 from firmtoken.runtime.engine.batches import BatchBuilder, Batches, Cut
-from firmtoken.runtime.engine.messages import Admitted, Sampling
+from firmtoken.runtime.engine.messages import Admitted, Done, Log, Sampling, Tokens
 from firmtoken.runtime.engine.program import MAX_KEPT
 from firmtoken.runtime.engine.work import Span
 
@@ -214,3 +214,46 @@ def test_the_comparison_catches_a_hit_from_a_wrong_state(start, prompt: Prompt) 
     bench.engine._batches = ForgetsTheShadow(64, hybrid=True)
     first = bench.ask(prompt(300, 300), 12)
     assert bench.ask(prompt(300, 300), 12) != first
+
+
+def test_tokens_of_a_step_travel_with_the_announcement_of_the_next(start, prompt: Prompt) -> None:
+    bench = start()
+    bench.ask(prompt(40, 1), 5)
+    ends = bench.deliveries
+    starts = [0, *ends]
+    parcels = [bench.messages[first:end] for first, end in zip(starts, ends, strict=False)]
+    kinds = [[type(message) for message in parcel] for parcel in parcels if parcel]
+    assert kinds == [
+        [Admitted, Log],
+        [Tokens],  # the first token waits for nobody
+        [Log],
+        [Tokens, Log],
+        [Tokens, Log],
+        [Tokens, Log],
+        [Tokens, Done],
+    ]
+
+
+def test_tokens_inside_an_open_span_are_delivered_at_once(start, prompt: Prompt) -> None:
+    def often(plan: Plan) -> Plan:
+        return replace(plan, schedule=replace(plan.schedule, decode_every_units=2))
+
+    bench = start(
+        "tiny-cpu", "schedule.prefill_chunk=128", "schedule.prefill_span=512", change=often
+    )
+    bench.add(1, prompt(50, 1), 60)
+    bench.engine.step()
+    bench.add(2, prompt(500, 2), 5)
+    bench.engine.step()
+    waits: list[int] = []
+    bench.at_poll = lambda: waits.append(len(bench.messages) - bench.deliveries[-1])
+    bench.engine.step()
+    assert waits and set(waits) == {0}
+
+
+def test_an_empty_prompt_ends_with_an_error_and_harms_nobody(start, prompt: Prompt) -> None:
+    bench = start()
+    bench.add(1, [])
+    assert bench.end(1).reason == "error"
+    assert bench.end(1).message == "the prompt is empty: a request needs at least one token"
+    assert len(bench.ask(prompt(20), 3)) == 3

@@ -6,7 +6,7 @@ import pytest
 
 from firmtoken.runtime.engine.batches import SPAN, Batches, Cut
 from firmtoken.runtime.engine.program import Counters, Interpreter
-from firmtoken.runtime.engine.warm_up import warm_up
+from firmtoken.runtime.engine.warm_up import NotFinite, warm_up
 
 
 @dataclass(slots=True)
@@ -73,3 +73,10 @@ def test_a_context_of_a_few_tokens_is_warmed_too(start, runs: Runs) -> None:
     bench = start("tiny-cpu", "serving.context=3")
     warm_up(bench.plan, bench.interpreter)
     assert {"prefill", "decode"} <= set(runs.programs)
+
+
+def test_logits_that_are_no_numbers_end_the_warm_up(start) -> None:
+    bench = start()
+    bench.interpreter.views.weight("final_norm", 0)[0] = float("nan")
+    with pytest.raises(NotFinite, match="the model's logits are not finite after warm-up: `nan`"):
+        warm_up(bench.plan, bench.interpreter)

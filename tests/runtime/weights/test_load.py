@@ -104,3 +104,77 @@ def test_a_global_scale_out_of_range_is_refused(
         f"`{name}` in `{caught.value.file}`: expected a scale between 1e-08 and 1, found {scale:g}"
     )
     assert "reciprocals" in caught.value.hint
+
+
+def load_fault(written: Any, plan: Plan, memory: Any) -> LoadError:
+    written.save()
+    with pytest.raises(LoadError) as caught:
+        load(plan, preflight(plan, written.folder), memory, ignore)
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [
+        ("model.language_model.embed_tokens.weight", "nan"),
+        ("model.language_model.layers.0.linear_attn.A_log", "inf"),
+        ("model.language_model.layers.2.input_layernorm.weight", "-inf"),
+        ("model.language_model.layers.1.self_attn.q_proj.weight", "nan"),  # fp8
+    ],
+)
+def test_a_dense_number_that_is_not_finite_is_refused(
+    written: Any,
+    plan_of: Callable[..., Plan],
+    memory_of: Callable[[Plan], Any],
+    name: str,
+    number: str,
+) -> None:
+    stored = written.tensors[name].float()
+    stored.view(-1)[-1] = float(number)
+    written.tensors[name] = stored.to(written.tensors[name].dtype)
+    plan = plan_of()
+    fault = load_fault(written, plan, memory_of(plan))
+    assert str(fault) == (
+        f"`{name}` in `{fault.file}`: expected only finite numbers, found {number}"
+    )
+    assert fault.hint == "the file is damaged; copy or download it again"
+
+
+@pytest.mark.parametrize("format_name", ["fp32", "nvfp4"])
+@pytest.mark.parametrize(("code", "found"), [(0x7F, "nan"), (0xFF, "nan"), (0xB8, "-1")])
+def test_a_block_scale_that_is_negative_or_no_number_is_refused(
+    written: Any,
+    plan_of: Callable[..., Plan],
+    memory_of: Callable[[Plan], Any],
+    format_name: str,
+    code: int,
+    found: str,
+) -> None:
+    name = "model.language_model.layers.1.mlp.experts.2.down_proj.weight_scale"
+    written.tensors[name].view(torch.uint8)[3, 0] = code
+    plan = plan_of(format_name=format_name)
+    fault = load_fault(written, plan, memory_of(plan))
+    assert str(fault) == (
+        f"`{name}` in `{fault.file}`: expected block scales that are positive or 0, found {found}"
+    )
+
+
+def test_a_block_scale_of_minus_zero_is_zero(
+    written: Any, plan_of: Callable[..., Plan], memory_of: Callable[[Plan], Any]
+) -> None:
+    name = "model.language_model.layers.1.mlp.experts.2.down_proj.weight_scale"
+    written.tensors[name].view(torch.uint8)[3, 0] = 0x80
+    written.save()
+    plan = plan_of()
+    load(plan, preflight(plan, written.folder), memory_of(plan), ignore)
+
+
+def test_a_file_that_only_safetensors_refuses(
+    written: Any, plan_of: Callable[..., Plan], memory_of: Callable[[Plan], Any]
+) -> None:
+    plan = plan_of()
+    inventory = preflight(plan, written.folder)
+    file = "model-00001-of-00002.safetensors"
+    (written.folder / file).write_bytes(b"no header")
+    with pytest.raises(LoadError, match=f"`{file}`: expected a safetensors file, found "):
+        load(plan, inventory, memory_of(plan), ignore)

@@ -1,6 +1,7 @@
 """A checkpoint that is not what the plan wants is refused by a sentence, before any data is read."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -261,3 +262,111 @@ def test_nvfp4_slots_refuse_experts_that_are_stored_otherwise(
     written.save()
     assert refusal(format_name="nvfp4").found == "BF16"
     preflight(plan_of(format_name="fp32"), written.folder)
+
+
+def test_tensors_that_share_bytes(written: Any, refusal: Callable[..., LoadError]) -> None:
+    def overlap(header: dict[str, Any]) -> None:
+        names = [name for name, entry in header.items() if entry.get("shape") == [16, 16]]
+        header[names[1]]["data_offsets"] = header[names[0]]["data_offsets"]
+
+    rewrite_header(written.folder / SHARD, overlap)
+    fault = refusal()
+    assert fault.file == SHARD and "where the tensor before it ends" in fault.expected
+
+
+def test_offsets_that_are_all_shifted(written: Any, refusal: Callable[..., LoadError]) -> None:
+    def shift(header: dict[str, Any]) -> None:
+        for name, entry in header.items():
+            if name != "__metadata__":
+                entry["data_offsets"] = [offset + 1 for offset in entry["data_offsets"]]
+
+    path = written.folder / SHARD
+    rewrite_header(path, shift)
+    path.write_bytes(path.read_bytes() + b"\0")
+    fault = refusal()
+    assert (fault.expected, fault.found) == (
+        "data from offset 0, where the tensor before it ends",
+        "offset 1",
+    )
+
+
+@pytest.mark.parametrize("shape", [[10**4000, 0], [2**47] * 1000, [True]])
+def test_a_shape_that_no_file_holds(
+    written: Any, refusal: Callable[..., LoadError], shape: list[int]
+) -> None:
+    def inflate(header: dict[str, Any]) -> None:
+        header["lm_head.input_scale"]["shape"] = shape
+
+    rewrite_header(written.folder / SHARD, inflate)
+    assert refusal().expected == "a known dtype, a shape and two offsets"
+
+
+def test_a_header_of_brackets(written: Any, refusal: Callable[..., LoadError]) -> None:
+    (written.folder / SHARD).write_bytes((200_000).to_bytes(8, "little") + b"[" * 200_000)
+    assert str(refusal()) == (
+        f"`{SHARD}`: expected a JSON header, "
+        "found text that is not JSON: brackets nested too deeply"
+    )
+
+
+def test_an_index_of_brackets(written: Any, refusal: Callable[..., LoadError]) -> None:
+    (written.folder / "model.safetensors.index.json").write_text("[" * 200_000)
+    assert refusal().found == "brackets nested too deeply"
+
+
+@pytest.mark.parametrize(
+    ("file", "shown"),
+    [
+        ("a\0b", r"`a\x00b`"),
+        ("a\ud800", r"`a\ud800`"),
+        ("a\udc80", r"`a\udc80`"),
+        ("..", "`..`"),
+        ("", "``"),
+        ("/etc/passwd", "`/etc/passwd`"),
+        ("a\\b", r"`a\b`"),
+        (7, "`7`"),
+    ],
+)
+def test_an_index_that_names_what_is_no_file_of_the_folder(
+    written: Any, refusal: Callable[..., LoadError], file: object, shown: str
+) -> None:
+    index = {"weight_map": {"lm_head.weight": file}}
+    (written.folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert str(refusal()).endswith(f"of this folder, found {shown}")
+
+
+def test_a_tensor_name_that_cannot_be_encoded_is_shown(
+    written: Any, refusal: Callable[..., LoadError]
+) -> None:
+    index = {"weight_map": {"a\ud800": SHARD}}
+    (written.folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert str(refusal()).startswith(r"`a\ud800` in ")
+
+
+@pytest.mark.parametrize("name", [SHARD, "model.safetensors.index.json"])
+@pytest.mark.parametrize(
+    ("make", "found"),
+    [
+        (os.mkfifo, "a FIFO"),
+        (os.mkdir, "a directory"),
+        (lambda path: path.symlink_to("/dev/zero"), "a device"),
+    ],
+)
+def test_what_is_no_regular_file_is_refused_at_once(
+    written: Any,
+    refusal: Callable[..., LoadError],
+    name: str,
+    make: Callable[[Path], None],
+    found: str,
+) -> None:
+    (written.folder / name).unlink()
+    make(written.folder / name)
+    fault = refusal()
+    assert str(fault) == f"`{name}`: expected a regular file, found {found}"
+    assert fault.hint
+
+
+def test_a_single_file_that_is_a_fifo(plan_of: Callable[..., Any], tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "model.safetensors")
+    with pytest.raises(LoadError, match="expected a regular file, found a FIFO"):
+        preflight(plan_of(), tmp_path)

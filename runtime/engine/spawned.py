@@ -1,0 +1,46 @@
+"""The first thing that an engine's process runs: `python -m firmtoken.runtime.engine.spawned FD`. No torch here.
+
+Importing torch takes seconds, in which the parent may be killed; so the tie to it comes first.
+"""
+
+import ctypes
+import importlib
+import os
+import signal
+import socket
+import struct
+import sys
+
+from firmtoken.runtime.exit_codes import DONE
+
+PR_SET_PDEATHSIG = 1
+CREDENTIALS = struct.Struct("3i")
+"""`struct ucred`: process, user, group."""
+
+
+def main() -> None:
+    """Ties the process to its parent, then runs the engine, which is imported only now."""
+    die_with_parent()
+    if os.getppid() != spawner(int(sys.argv[1])):
+        sys.exit(DONE)  # it was gone before it could be tied to: nobody is left to tell
+    importlib.import_module("firmtoken.runtime.engine.child").main()
+
+
+def die_with_parent() -> None:
+    """The kernel kills us when the thread that started us ends."""
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def spawner(descriptor: int) -> int:
+    """The process that made this socket pair and started us; the kernel keeps its number, dead or alive."""
+    connection = socket.socket(fileno=descriptor)
+    try:
+        found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
+    finally:
+        connection.detach()
+    pid: int = CREDENTIALS.unpack(found)[0]
+    return pid
+
+
+if __name__ == "__main__":
+    main()
