@@ -55,7 +55,11 @@ class Assembly:
             return nothing
         if isinstance(node, MapNode):
             return replace(node, place=start)
-        fault = Fault(code="not_a_mapping", message="expected a mapping of fields")
+        fault = Fault(
+            code="not_a_mapping",
+            message="expected a mapping of fields",
+            hint="write `field: value` lines; `ft schema` prints every field that there is",
+        )
         self.refuse(fault, node.place, kind, broken=True)
         return nothing
 
@@ -89,7 +93,13 @@ class Assembly:
     ) -> MapNode | None:
         """The tree of the file that a reference names."""
         if not isinstance(node, Scalar) or not isinstance(node.value, str):
-            found: File | Fault = Fault(code="reference", message="expected one path")
+            found: File | Fault = Fault(
+                code="reference",
+                message="expected one path",
+                hint="for example `extends: ft:tiny-cpu`, or the path of a file"
+                if kind == ""
+                else "name one file, for example `extends: mine.yaml`",
+            )
         else:
             found = referenced_file(node.value, file)
         if isinstance(found, File):
@@ -118,7 +128,11 @@ def unless_circular(found: File, chain: tuple[File, ...]) -> File | Fault:
             hint=" -> ".join(file.shown for file in circle),
         )
     if len(chain) >= MAX_FILES:
-        return Fault(code="too_many_files", message=f"more than {MAX_FILES} files in one chain")
+        return Fault(
+            code="too_many_files",
+            message=f"more than {MAX_FILES} files in one chain",
+            hint="put the fields of some of them into one file",
+        )
     return found
 
 

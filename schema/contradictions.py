@@ -11,6 +11,9 @@ from firmtoken.schema.units import BYTES, show
 Auto = Literal["auto"]
 
 
+CHECKPOINT = "copy the numbers from the checkpoint's `config.json`"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
     """A check of several fields; it is skipped while one of them is faulty."""
@@ -21,7 +24,7 @@ class Rule:
     """Takes the fields' values in this order."""
 
 
-def contradiction(message: str, hint: str | None = None) -> Fault:
+def contradiction(message: str, hint: str) -> Fault:
     return Fault(code="contradiction", message=message, hint=hint)
 
 
@@ -47,14 +50,19 @@ def usable_gpu_memory(reserve: int, overhead: int, memory: int) -> Fault | None:
     if reserve + overhead >= memory:
         taken = show(reserve + overhead, BYTES)
         return contradiction(
-            f"`reserve` and `context_overhead` take `{taken}` of `{show(memory, BYTES)}`"
+            f"`reserve` and `context_overhead` take `{taken}` of `{show(memory, BYTES)}`",
+            "lower one of them, or correct `memory`",
         )
     return None
 
 
 def pinnable_memory(pinnable: int, memory: int) -> Fault | None:
     if pinnable > memory:
-        return contradiction(f"`pinnable` is above `memory`, which is `{show(memory, BYTES)}`")
+        most = show(memory, BYTES)
+        return contradiction(
+            f"`pinnable` is above `memory`, which is `{most}`",
+            f"lower `pinnable` to at most `{most}`, or raise `memory`",
+        )
     return None
 
 
@@ -128,29 +136,34 @@ def linear_heads(num_key_heads: int, num_value_heads: int) -> Fault | None:
 
 def divides(small: str, divisor: int, large: str, number: int) -> Fault | None:
     if number % divisor:
-        return contradiction(f"`{small}` (`{divisor}`) does not divide `{large}` (`{number}`)")
+        return contradiction(
+            f"`{small}` (`{divisor}`) does not divide `{large}` (`{number}`)", CHECKPOINT
+        )
     return None
 
 
 def rotary_width(rotary_dim: int, head_dim: int) -> Fault | None:
     if rotary_dim > head_dim:
-        return contradiction(f"`{rotary_dim}` of `{head_dim}` dimensions cannot be rotated")
+        return contradiction(
+            f"`{rotary_dim}` of `{head_dim}` dimensions cannot be rotated", CHECKPOINT
+        )
     if rotary_dim % 2:
-        return contradiction(f"`rotary_dim` (`{rotary_dim}`) is not even")
+        return contradiction(f"`rotary_dim` (`{rotary_dim}`) is not even", CHECKPOINT)
     return None
 
 
 def experts_per_token(num_experts_per_token: int, num_experts: int) -> Fault | None:
     if num_experts_per_token > num_experts:
         return contradiction(
-            f"a token cannot visit `{num_experts_per_token}` of `{num_experts}` experts"
+            f"a token cannot visit `{num_experts_per_token}` of `{num_experts}` experts",
+            CHECKPOINT,
         )
     return None
 
 
 def layer_pattern(interval: int, num_layers: int, linear: object) -> Fault | None:
     if interval > num_layers:
-        return contradiction(f"none of `{num_layers}` layers would have full attention")
+        return contradiction(f"none of `{num_layers}` layers would have full attention", CHECKPOINT)
     if interval > 1 and linear is None:
         return contradiction(
             "a hybrid model needs `linear`", "describe its linear-attention layers"
@@ -169,7 +182,8 @@ NVFP4_GROUP = 16
 def nvfp4_groups(width: int, *formats: str) -> Fault | None:
     if "nvfp4" in formats and width % NVFP4_GROUP:
         return contradiction(
-            f"`nvfp4` stores groups of {NVFP4_GROUP}, which `{width}` is no multiple of"
+            f"`nvfp4` stores groups of {NVFP4_GROUP}, which `{width}` is no multiple of",
+            CHECKPOINT,
         )
     return None
 

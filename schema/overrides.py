@@ -41,7 +41,8 @@ def read_override(text: str, ordinal: int) -> MapNode | Diagnostic:
         node = read_value(value.strip(), place)
     except ProfileError as error:
         first = error.diagnostics[0]
-        return diagnose(Fault(code=first.code, message=first.message), place, field.strip())
+        fault = Fault(code=first.code, message=first.message, hint=first.hint)
+        return diagnose(fault, place, field.strip())
     for step in reversed(steps):
         node = MapNode(place=place, entries=(Entry(key=step, place=place, value=node),))
     assert isinstance(node, MapNode)  # there is at least one step

@@ -116,12 +116,16 @@ def regular_file(path: Path, shown: str) -> Path | Fault:
             hint=near_file(path),
         )
     if not resolved.is_file():
-        return Fault(code="no_file", message=f"`{literal(shown)}` is not a regular file")
+        return Fault(
+            code="no_file",
+            message=f"`{literal(shown)}` is not a regular file",
+            hint=f"name a `{SUFFIX}` file",
+        )
     return resolved
 
 
-def near_file(path: Path) -> str | None:
-    """A file of that folder with nearly that name, or a shipped one."""
+def near_file(path: Path) -> str:
+    """A file of that folder with nearly that name, a shipped one, or how paths are read."""
     stem = path.name.removesuffix(SUFFIX)
     try:
         beside_it = sorted(each.stem for each in path.parent.iterdir() if each.suffix == SUFFIX)
@@ -132,7 +136,9 @@ def near_file(path: Path) -> str | None:
         if shipped:
             return f"did you mean `{SHIPPED}{shipped[0]}`?"
     near = did_you_mean(stem, beside_it)
-    return near.replace("`?", f"{SUFFIX}`?") if near else None
+    if near:
+        return near.replace("`?", f"{SUFFIX}`?")
+    return "check the path: one that is written in a file starts at that file"
 
 
 def read_bytes(file: File) -> bytes | Fault:
@@ -144,4 +150,5 @@ def read_bytes(file: File) -> bytes | Fault:
         return Fault(
             code="unreadable",
             message=f"`{literal(file.shown)}` cannot be read: {error.strerror or 'unknown reason'}",
+            hint="check its permissions",
         )

@@ -20,11 +20,14 @@ EXAMPLES: Mapping[str, str] = {
 }
 
 
+FORMS = "`ft schema` prints what each field takes"
+
+
 def sentence(error: ErrorDetails, steps: Steps) -> Fault:
     """What `error`, found at `steps`, is called here; pydantic's own words if it is a stranger."""
     explain = SENTENCES.get(error["type"])
     if explain is None:
-        return Fault(code=error["type"], message=error["msg"])
+        return Fault(code=error["type"], message=error["msg"], hint=FORMS)
     return explain(error, steps)
 
 
@@ -37,12 +40,18 @@ def found(error: ErrorDetails) -> str:
 
 
 def fault(error: ErrorDetails, message: str, hint: str | None = None) -> Fault:
+    """Whoever has no hint of its own sends the reader to the list of all fields."""
+    hint = hint or FORMS
     return Fault(code=error["type"], message=message, hint=hint)
 
 
 def missing(error: ErrorDetails, steps: Steps) -> Fault:
     path = ".".join(str(step) for step in steps)
-    return fault(error, f"missing field `{literal(steps[-1])}`", EXAMPLES.get(path))
+    return fault(
+        error,
+        f"missing field `{literal(steps[-1])}`",
+        EXAMPLES.get(path, f"add `{literal(steps[-1])}: ...`"),
+    )
 
 
 def unknown(error: ErrorDetails, steps: Steps) -> Fault:
@@ -74,14 +83,17 @@ def expected(what: str, hint: str | None = None) -> Callable[[ErrorDetails, Step
 def text(error: ErrorDetails, steps: Steps) -> Fault:
     value = error["input"]
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    hint = f'write `"{literal(value)}"`, in quotes' if is_number else None
+    hint = (
+        f'write `"{literal(value)}"`, in quotes' if is_number else "write one word or quoted text"
+    )
     return fault(error, f"expected text, found {found(error)}", hint)
 
 
 def section(error: ErrorDetails, steps: Steps) -> Fault:
     path = [str(step) for step in steps]
     if path in (["hardware"], ["model"]):
-        return fault(error, f"expected a path or a mapping of fields, found {found(error)}")
+        message = f"expected a path or a mapping of fields, found {found(error)}"
+        return fault(error, message, EXAMPLES[path[0]])
     names = listing(known_fields(path))
     hint = f"fields here are {names}" if names else None
     return fault(error, f"expected a mapping of fields, found {found(error)}", hint)
@@ -91,19 +103,22 @@ def choice(error: ErrorDetails, steps: Steps) -> Fault:
     words = re.findall(r"'([^']*)'", str(context(error).get("expected", "")))
     near = did_you_mean(str(error["input"]), words) if isinstance(error["input"], str) else None
     one = f"expected {listing(words)}" if len(words) == 1 else f"expected one of {listing(words)}"
-    return fault(error, f"{one}, found {found(error)}", near)
+    usual = f"write `{words[0]}`" if len(words) == 1 else "write one of them"
+    return fault(error, f"{one}, found {found(error)}", near or usual)
 
 
-def bound(side: str, key: str) -> Callable[[ErrorDetails, Steps], Fault]:
+def bound(side: str, key: str, remedy: str) -> Callable[[ErrorDetails, Steps], Fault]:
     def explain(error: ErrorDetails, steps: Steps) -> Fault:
-        return fault(error, f"must be {side} `{context(error)[key]}`, found {found(error)}")
+        limit = context(error)[key]
+        message = f"must be {side} `{limit}`, found {found(error)}"
+        return fault(error, message, remedy.format(limit))
 
     return explain
 
 
-def length(side: str, key: str, noun: str) -> Callable[[ErrorDetails, Steps], Fault]:
+def length(side: str, key: str, noun: str, remedy: str) -> Callable[[ErrorDetails, Steps], Fault]:
     def explain(error: ErrorDetails, steps: Steps) -> Fault:
-        return fault(error, f"must have {side} {context(error)[key]} {noun}")
+        return fault(error, f"must have {side} {context(error)[key]} {noun}", remedy)
 
     return explain
 
@@ -140,21 +155,23 @@ SENTENCES: Mapping[str, Callable[[ErrorDetails, Steps], Fault]] = {
     "missing": missing,
     "extra_forbidden": unknown,
     "model_type": section,
-    "dict_type": expected("a mapping of fields"),
+    "dict_type": expected("a mapping of fields", "write `name: value` lines"),
     "tuple_type": expected("a list", "write `[first, second]`"),
     "string_type": text,
-    "string_unicode": expected("text"),
-    "string_too_short": length("at least", "min_length", "letter"),
-    "string_too_long": length("at most", "max_length", "letters"),
+    "string_unicode": expected("text", "save the file as UTF-8"),
+    "string_too_short": length(
+        "at least", "min_length", "letter", "write a text, or leave the field out"
+    ),
+    "string_too_long": length("at most", "max_length", "letters", "shorten it"),
     "string_pattern_mismatch": pattern,
-    "int_type": expected("a whole number"),
-    "float_type": expected("a number"),
-    "finite_number": expected("a finite number"),
-    "greater_than": bound("above", "gt"),
-    "greater_than_equal": bound("at least", "ge"),
-    "less_than": bound("below", "lt"),
-    "less_than_equal": bound("at most", "le"),
-    "too_short": length("at least", "min_length", "item"),
+    "int_type": expected("a whole number", "write digits, for example `8`"),
+    "float_type": expected("a number", "write digits, for example `1.5`"),
+    "finite_number": expected("a finite number", "write digits, for example `1.5`"),
+    "greater_than": bound("above", "gt", "write more than `{}`"),
+    "greater_than_equal": bound("at least", "ge", "write `{}` or more"),
+    "less_than": bound("below", "lt", "write less than `{}`"),
+    "less_than_equal": bound("at most", "le", "write `{}` or less"),
+    "too_short": length("at least", "min_length", "item", "add one, or leave the field out"),
     "literal_error": choice,
     "quantity": own,
     "device": own,

@@ -52,6 +52,10 @@ FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 NOT_FINITE = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 
 
+FIELDS = "`ft schema` prints every field that there is"
+NOT_A_PROFILE = "is this the right file? A profile is a page of text"
+
+
 class Unreadable(Exception):
     """The text cannot be followed beyond this place."""
 
@@ -69,7 +73,7 @@ def read_yaml(data: bytes, file: str) -> Node:
         for event in events(data):
             builder.take(event)
         if builder.root is None:
-            raise Unreadable(Fault(code="empty", message="the file is empty"), 1, 1)
+            raise Unreadable(Fault(code="empty", message="the file is empty", hint=FIELDS), 1, 1)
     except Unreadable as error:
         builder.refuse(error.fault, error.line, error.column)
     if builder.faults or builder.root is None:
@@ -87,17 +91,24 @@ def events(data: bytes) -> Iterator[Event]:
         raise Unreadable(syntax_fault(error), line, column) from error
     except ReaderError as error:
         fault = Fault(
-            code="yaml", message=f"`{literal(chr(error.character))}` may not occur in YAML"
+            code="yaml",
+            message=f"`{literal(chr(error.character))}` may not occur in YAML",
+            hint="remove it: a profile is plain text",
         )
         raise Unreadable(fault, *position(text, error.position)) from error
     except (YAMLError, ValueError, OverflowError, AssertionError) as error:
         # What ruamel lets through for `"\\UFFFFFFFF"` and `%YAML 1.11`; they have no position.
-        raise Unreadable(Fault(code="yaml", message="this is not YAML"), 1, 1) from error
+        fault = Fault(code="yaml", message="this is not YAML", hint=NOT_A_PROFILE)
+        raise Unreadable(fault, 1, 1) from error
 
 
 def decode(data: bytes) -> str:
     if len(data) > MAX_BYTES:
-        fault = Fault(code="too_long", message=f"the file is longer than {MAX_BYTES // 2**20} MiB")
+        fault = Fault(
+            code="too_long",
+            message=f"the file is longer than {MAX_BYTES // 2**20} MiB",
+            hint=NOT_A_PROFILE,
+        )
         raise Unreadable(fault, 1, 1)
     data = data.removeprefix(BOM_UTF8)
     try:
@@ -121,7 +132,7 @@ def position(text: str, offset: int) -> tuple[int, int]:
 def syntax_fault(error: MarkedYAMLError) -> Fault:
     """What ruamel says, and for the usual slips what to do."""
     problem = re.sub("<([a-z ]+)>", r"\1", literal(error.problem or "this is not YAML"))
-    hint = None
+    hint = "check the quotes, brackets and indents up to here"
     if "\\t" in problem:
         problem, hint = "a tab cannot indent or separate", "use spaces"
     elif "mapping values are not allowed" in problem:
@@ -192,7 +203,9 @@ class Builder:
     def open(self, event: MappingStartEvent | SequenceStartEvent) -> None:
         self.check_tag(event)
         if len(self.stack) == MAX_DEPTH:
-            fault = Fault(code="too_deep", message=f"more than {MAX_DEPTH} levels deep")
+            fault = Fault(
+                code="too_deep", message=f"more than {MAX_DEPTH} levels deep", hint=NOT_A_PROFILE
+            )
             raise Unreadable(fault, *self.mark(event))
         is_map = isinstance(event, MappingStartEvent)
         self.stack.append(Frame(place=self.place(event), is_map=is_map, anchor=event.anchor))
@@ -211,7 +224,9 @@ class Builder:
         """Put a finished node where it belongs."""
         self.size += 1 if counted else size
         if self.size > MAX_NODES:
-            fault = Fault(code="too_many", message=f"more than {MAX_NODES} values")
+            fault = Fault(
+                code="too_many", message=f"more than {MAX_NODES} values", hint=NOT_A_PROFILE
+            )
             raise Unreadable(fault, node.place.line, node.place.column)
         if not self.stack:
             self.root = node
@@ -243,7 +258,7 @@ class Builder:
                 if isinstance(node.value, str)
                 else ("null" if node.value is None else str(node.value).lower())
             )
-        fault = Fault(code="key", message="a key must be a single word")
+        fault = Fault(code="key", message="a key must be a single word", hint="write `name: value`")
         self.refuse(fault, node.place.line, node.place.column)
         return ""
 
@@ -260,7 +275,9 @@ class Builder:
         known = self.anchors.get(event.anchor)
         if known is None:
             fault = Fault(
-                code="alias", message=f"`*{literal(event.anchor)}` refers to no value above"
+                code="alias",
+                message=f"`*{literal(event.anchor)}` refers to no value above",
+                hint="write the value itself, or quote a text that begins with `*`",
             )
             raise Unreadable(fault, *self.mark(event))
         return known
@@ -303,7 +320,12 @@ def resolve(text: str) -> Plain:
     if not is_integer and not FLOAT.fullmatch(text):
         return text
     if len(text) > MAX_DIGITS:
-        raise Unreadable(Fault(code="digits", message=f"`{literal(text)}` is too long"), 1, 1)
+        fault = Fault(
+            code="digits",
+            message=f"`{literal(text)}` is too long",
+            hint=f"a number has at most {MAX_DIGITS} digits; quote it if it is a text",
+        )
+        raise Unreadable(fault, 1, 1)
     if not is_integer:
         return float(text)
     return int(text, {"0x": 16, "0o": 8}.get(text[:2], 10))

@@ -212,7 +212,9 @@ class Quantity:
         return Fault(
             code="quantity_range",
             message=f"must be {side} `{show(bound, self.unit)}`, found `{literal(written)}`",
-            hint=f"a number needs its unit, for example `{self.unit.example}`" if bare else None,
+            hint=f"a number needs its unit, for example `{self.unit.example}`"
+            if bare
+            else f"write `{show(bound, self.unit)}` or {'more' if side == 'at least' else 'less'}",
         )
 
 

@@ -32,7 +32,7 @@ from firmtoken.runtime.cli.fit import require_fit
 from firmtoken.runtime.cli.this_machine import compute_threads
 from firmtoken.runtime.exit_codes import FAILED, REFUSED
 from firmtoken.runtime.server.client import EngineSpec
-from firmtoken.runtime.server.errors import ApiError
+from firmtoken.runtime.server.errors import ApiError, EngineDead
 from firmtoken.runtime.server.folder import ModelFolderFault
 from firmtoken.runtime.server.serving import model_folder, serving_plan
 from firmtoken.runtime.server.tokenizer import load_tokenizer
@@ -94,13 +94,19 @@ async def _engine_rows(compiled: Compiled, prompts: Prompts, runs: int) -> list[
     )
     log = logging.getLogger("firmtoken.bench")
     log.setLevel(logging.ERROR)
-    async with EngineBench(spec, log) as engine:
+    alone = EngineBench(spec, log)
 
-        async def run(batch: Sequence[Sequence[int]], output: int) -> list[Stream]:
-            return await engine.run(batch, output=output)
+    async def run(batch: Sequence[Sequence[int]], output: int) -> list[Stream]:
+        return await alone.run(batch, output=output)
 
-        estimate = plan.estimates.decode_tokens_per_s
-        return await decode_rows("engine", run, prompts, runs=runs, estimate=estimate)
+    estimate = plan.estimates.decode_tokens_per_s
+    try:
+        async with alone:
+            return await decode_rows("engine", run, prompts, runs=runs, estimate=estimate)
+    except EngineDead as error:
+        death = alone.death
+        assert death is not None
+        raise Failure(death.message, exit_code=death.exit_code, hint=death.hint) from error
 
 
 async def _http_rows(compiled: Compiled, address: str, prompts: Prompts, runs: int) -> list[Row]:

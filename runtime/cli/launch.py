@@ -78,9 +78,7 @@ def _listen(settings: Server) -> Listener:
     try:
         return listen(settings.host, settings.port)
     except PortBusy as error:
-        raise Failure(
-            str(error), exit_code=FAILED, hint="choose another: `--port 0` takes a free one"
-        ) from error
+        raise Failure(str(error), exit_code=FAILED, hint=error.hint) from error
 
 
 def _described(

@@ -4,15 +4,24 @@ Imports stand inside the functions, and only here (STYLE.md 7): `ft --help` and 
 server, nor `ft schema` for the compiler.
 """
 
+# ruff: noqa: E402  the first statement comes before the imports, because it is about them
+import signal
+
+# Ctrl-C while modules load would be a traceback from wherever the import stood.
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from types import FrameType
 from typing import NoReturn, ParamSpec
 
 import rich_click as click
 
 from firmtoken.runtime.cli.failure import Failure, tell
-from firmtoken.runtime.exit_codes import INTERRUPTED
+from firmtoken.runtime.exit_codes import FAILED, INTERRUPTED
 
 click.rich_click.COMMAND_GROUPS = {
     "*": [
@@ -33,6 +42,13 @@ _profile = click.argument("profile")
 
 
 P = ParamSpec("P")
+TERMINATED = 128 + signal.SIGTERM
+PROCESSES_NEED = ("uvicorn", "litestar", "jinja2", "tokenizers", "torch", "numpy", "safetensors")
+"""What the processes of a command import: said here, before it would be a stack of one of them."""
+
+
+class Terminated(BaseException):
+    """SIGTERM came before the server listens for it."""
 
 
 def _answering(command: Callable[P, int]) -> Callable[P, NoReturn]:
@@ -45,11 +61,41 @@ def _answering(command: Callable[P, int]) -> Callable[P, NoReturn]:
         except Failure as failure:
             tell(failure)
             code = failure.exit_code
-        except KeyboardInterrupt:
-            code = INTERRUPTED
+        except (KeyboardInterrupt, Terminated) as ended:
+            code = _told(ended)
         sys.exit(code)
 
     return answer
+
+
+def _told(ended: BaseException) -> int:
+    """Say what a signal did; its exit code."""
+    by_term = isinstance(ended, Terminated)
+    print("terminated" if by_term else "interrupted", file=sys.stderr)
+    return TERMINATED if by_term else INTERRUPTED
+
+
+def _on_term(_signum: int, _frame: FrameType | None) -> None:
+    raise Terminated
+
+
+@contextmanager
+def _serving_packages(command: str) -> Iterator[None]:
+    """For the imports of a command that serves: the base install is the planner alone."""
+    try:
+        yield
+        for name in PROCESSES_NEED:
+            if find_spec(name) is None:
+                raise ModuleNotFoundError(name=name)
+    except ModuleNotFoundError as error:
+        package = (error.name or "firmtoken").partition(".")[0]
+        if package == "firmtoken":
+            raise
+        raise Failure(
+            f"`ft {command}` needs the serving packages, `{package}` is missing",
+            exit_code=FAILED,
+            hint='`pip install "firmtoken[run]"`, or `pip install -e ".[run]"` in a clone',
+        ) from error
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -68,7 +114,8 @@ def run(profile: str, overrides: tuple[str, ...], host: str | None, port: str | 
 
     Prints the plan's summary before anything is allocated, then progress, then `ready` with the address.
     """
-    from firmtoken.runtime.cli.launch import launch
+    with _serving_packages("run"):
+        from firmtoken.runtime.cli.launch import launch
 
     short = [("server.host", host), ("server.port", port)]
     given = [f"{field}={value}" for field, value in short if value is not None]
@@ -148,7 +195,13 @@ def schema(part: str) -> int:
 @ft.command()
 @_profile
 @_set
-@click.option("--runs", default=3, show_default=True, help="Runs of each row; the median counts.")
+@click.option(
+    "--runs",
+    type=click.IntRange(min=1),
+    default=3,
+    show_default=True,
+    help="Runs of each row; the median counts.",
+)
 @click.option(
     "--format",
     "form",
@@ -159,7 +212,8 @@ def schema(part: str) -> int:
 @_answering
 def bench(profile: str, overrides: tuple[str, ...], runs: int, form: str) -> int:
     """Measure PROFILE on this machine: the engine alone, then through HTTP."""
-    from firmtoken.runtime.cli.bench import bench as measure
+    with _serving_packages("bench"):
+        from firmtoken.runtime.cli.bench import bench as measure
 
     return measure(profile, overrides, runs=runs, form=form)
 
@@ -177,9 +231,11 @@ def version() -> int:
 def main() -> None:
     """The console script; never a traceback for what a user did."""
     try:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGTERM, _on_term)
         ft(prog_name="ft")
-    except KeyboardInterrupt:
-        sys.exit(INTERRUPTED)
+    except (KeyboardInterrupt, Terminated) as ended:
+        sys.exit(_told(ended))
 
 
 if __name__ == "__main__":

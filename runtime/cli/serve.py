@@ -1,6 +1,7 @@
 """Serves one plan until a signal or the engine's end: the server comes up first, the engine loads behind it.
 
-First SIGINT or SIGTERM: running requests are finished, then exit 0. Second, or first before ready: exit 130 or 143.
+First SIGINT or SIGTERM: running requests are finished, then exit 0. Second, first before ready, or requests that do
+not end in time: exit 130 or 143. An engine that died by itself keeps its code.
 """
 
 import asyncio
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 import uvicorn
 
 from firmtoken.runtime.cli.failure import say
+from firmtoken.runtime.exit_codes import ENGINE_DIED
 from firmtoken.runtime.server.app import create_app
 from firmtoken.runtime.server.client import EngineClient, EngineSpec
 from firmtoken.runtime.server.errors import ApiError
@@ -29,6 +31,8 @@ STOP_GRACE_S = 10.0
 """How long an engine that was asked to leave may take for its last step."""
 LAST_WORDS_S = 3.0
 """How long clients of a dead engine have to read why."""
+DRAIN_S = 60.0
+"""How long running requests have to end after the first signal."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -71,6 +75,12 @@ class _Server(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         yield
 
+    def cut(self) -> None:
+        """End at once: a client that does not read would hold its connection, and newer Pythons wait for it."""
+        self.force_exit = True
+        for connection in tuple(self.server_state.connections):
+            connection.transport.abort()
+
 
 class _Serving:
     """One run: the server's task, the engine, and the signals that came."""
@@ -94,6 +104,7 @@ class _Serving:
         self._server = _Server(
             uvicorn.Config(app, log_config=None, access_log=False, lifespan="off")
         )
+        self._timers: list[asyncio.TimerHandle] = []
         self._exit_code = 0
         self._forced = False
 
@@ -111,6 +122,12 @@ class _Serving:
         finally:
             await self._engine.stop(grace_s=0 if self._forced else STOP_GRACE_S)
             await watching
+            for timer in self._timers:
+                timer.cancel()
+            # What is left is to leave: a signal now must not change how.
+            for signum in SIGNALS:
+                loop.remove_signal_handler(signum)
+                signal.signal(signum, signal.SIG_IGN)
         return self._exit_code
 
     async def _announce(self) -> None:
@@ -127,14 +144,17 @@ class _Serving:
         death = self._engine.death
         if death is None:
             return
-        say(f"the engine is dead: {death.message}", death.hint)
-        self._exit_code = self._exit_code or death.exit_code
+        is_ours = death.exit_code == ENGINE_DIED
+        say(f"the engine is dead: {death.message}" if is_ours else death.message, death.hint)
+        self._exit_code = death.exit_code
         self._server.should_exit = True
         await asyncio.wait((listening,), timeout=LAST_WORDS_S)
-        self._server.force_exit = True
+        self._server.cut()
 
     def _on_signal(self, signum: int) -> None:
         name = signal.Signals(signum).name
+        if self._engine.state == "dead":
+            return  # it has its own exit code, and its clients are being told
         if self._engine.state == "ready":
             self._log.info(
                 "%s: %d requests are finished first, again to leave at once",
@@ -142,10 +162,23 @@ class _Serving:
                 self._engine.num_running + self._engine.num_waiting,
             )
             self._engine.drain()
+            loop = asyncio.get_running_loop()
+            self._timers.append(loop.call_later(DRAIN_S, self._give_up, signum))
         else:
             self._log.info("%s: leaving at once", name)
-            self._exit_code = 128 + signum
-            self._forced = True
-            self._server.force_exit = True
-            self._engine.leave()
+            self._leave(signum)
+            self._server.cut()
         self._server.should_exit = True
+
+    def _give_up(self, signum: int) -> None:
+        """Requests have not ended in time: they are told so, then cut."""
+        left = len(self._server.server_state.connections)
+        self._log.warning("%d connections are still open after %g s: leaving", left, DRAIN_S)
+        self._leave(signum)
+        loop = asyncio.get_running_loop()
+        self._timers.append(loop.call_later(LAST_WORDS_S, self._server.cut))
+
+    def _leave(self, signum: int) -> None:
+        self._exit_code = 128 + signum
+        self._forced = True
+        self._engine.leave()

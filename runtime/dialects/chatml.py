@@ -1,7 +1,7 @@
 """Chat templates: a checkpoint's own Jinja text, rendered in a sandbox, as transformers renders it.
 
 TemplateFault
-├── BadTemplate          the checkpoint's template does not compile
+├── BadTemplate          the checkpoint's template does not compile, or makes nothing of a message
 └── TemplateRefused      the template refused these messages, in its own words
 """
 
@@ -16,7 +16,7 @@ from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
-from jinja2.utils import Namespace
+from jinja2.utils import Namespace, missing
 
 MAX_RENDERED_CHARACTERS = 64 * 2**20
 """A template is a stranger's program: its output has a bound, like a request body."""
@@ -27,7 +27,7 @@ class TemplateFault(Exception):
 
 
 class BadTemplate(TemplateFault):
-    """The checkpoint's template does not compile; the sentence names the line."""
+    """The checkpoint's template does not compile or cannot be used; the sentence begins with a verb."""
 
 
 class TemplateRefused(TemplateFault):
@@ -46,9 +46,22 @@ class ChatTemplate:
     ) -> None:
         self._special_tokens = dict(special_tokens)
         try:
-            self._template = _environment(now).from_string(source)
+            self._template = _environment(now, jinja2.Undefined).from_string(source)
+            self._strict = _environment(now, _UnknownName).from_string(source)
         except jinja2.TemplateSyntaxError as error:
-            raise BadTemplate(f"line {error.lineno}: {error.message}") from error
+            raise BadTemplate(f"does not compile: line {error.lineno}: {error.message}") from error
+        except RecursionError as error:
+            raise BadTemplate("does not compile: it nests too deeply") from error
+
+    def try_out(self) -> None:
+        """Render one message of a user; raises `BadTemplate` for a template that no request could use."""
+        values = {"messages": [{"role": "user", "content": "Hello"}], "add_generation_prompt": True}
+        try:
+            text = _written(self._strict, self._special_tokens | values)
+        except TemplateRefused as error:
+            raise BadTemplate(f"fails on one message of a user: {error}") from error
+        if not text:
+            raise BadTemplate("makes an empty prompt of one message of a user")
 
     def render(
         self,
@@ -58,29 +71,46 @@ class ChatTemplate:
         variables: Mapping[str, object],
     ) -> str:
         """The prompt's text; `variables` are the request's `chat_template_kwargs`."""
-        pieces: list[str] = []
-        length = 0
-        try:
-            for piece in self._template.generate(
-                **self._special_tokens
-                | dict(variables)
-                | {"messages": messages, "add_generation_prompt": add_generation_prompt}
-            ):
-                length += len(piece)
-                if length > MAX_RENDERED_CHARACTERS:
-                    raise TemplateRefused(
-                        f"the chat template wrote more than {MAX_RENDERED_CHARACTERS} characters"
-                    )
-                pieces.append(piece)
-        except (jinja2.TemplateError, TypeError, ValueError, LookupError, ArithmeticError) as error:
-            # The last four are what Python operators in a template raise on values of the wrong kind.
-            raise TemplateRefused(str(error) or type(error).__name__) from error
-        except RecursionError as error:
-            raise TemplateRefused("the chat template recursed too deeply") from error
-        return "".join(pieces)
+        return _written(
+            self._template,
+            self._special_tokens
+            | dict(variables)
+            | {"messages": messages, "add_generation_prompt": add_generation_prompt},
+        )
 
 
-def _environment(now: Callable[[], datetime]) -> ImmutableSandboxedEnvironment:
+def _written(template: jinja2.Template, values: Mapping[str, object]) -> str:
+    pieces: list[str] = []
+    length = 0
+    try:
+        for piece in template.generate(**values):
+            length += len(piece)
+            if length > MAX_RENDERED_CHARACTERS:
+                raise TemplateRefused(
+                    f"the chat template wrote more than {MAX_RENDERED_CHARACTERS} characters"
+                )
+            pieces.append(piece)
+    except (jinja2.TemplateError, TypeError, ValueError, LookupError, ArithmeticError) as error:
+        # The last four are what Python operators in a template raise on values of the wrong kind.
+        raise TemplateRefused(str(error) or type(error).__name__) from error
+    except RecursionError as error:
+        raise TemplateRefused("the chat template recursed too deeply") from error
+    return "".join(pieces)
+
+
+class _UnknownName(jinja2.Undefined):
+    """A name that nobody defines must not be written; an absent field or special token may."""
+
+    def __str__(self) -> str:
+        name = self._undefined_name
+        if self._undefined_obj is missing and not (name or "").endswith("_token"):
+            self._fail_with_undefined_error()
+        return ""
+
+
+def _environment(
+    now: Callable[[], datetime], undefined: type[jinja2.Undefined]
+) -> ImmutableSandboxedEnvironment:
     """As transformers' `_compile_jinja_template`: trimmed blocks, loop controls, three functions."""
 
     def raise_exception(message: str) -> None:
@@ -90,7 +120,10 @@ def _environment(now: Callable[[], datetime]) -> ImmutableSandboxedEnvironment:
         return now().strftime(format)
 
     environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, loopcontrols]
+        trim_blocks=True,
+        lstrip_blocks=True,
+        extensions=[_GenerationTag, loopcontrols],
+        undefined=undefined,
     )
     environment.filters["tojson"] = _tojson
     environment.globals["raise_exception"] = raise_exception

@@ -89,6 +89,7 @@ class EngineClient:
         self._watch: asyncio.Task[None] | None = None
         self._settled = asyncio.Event()
         self._ended = asyncio.Event()
+        self._closing = asyncio.Event()
         self._progress_at = 0.0
         self.state: State = "loading"
         self.progress = Progress(phase="starting", done=0, total=0)
@@ -130,6 +131,10 @@ class EngineClient:
         """Return once the engine is gone, stopped or dead."""
         await self._ended.wait()
 
+    async def wait_closing(self) -> None:
+        """Return once no request will be taken any more: it drains, is stopped or dead."""
+        await self._closing.wait()
+
     def require_ready(self) -> None:
         """Raise what a client is told while the engine takes no requests."""
         match self.state:
@@ -156,6 +161,7 @@ class EngineClient:
         if self.state in ("loading", "ready"):
             self.state = "draining"
             self._settled.set()
+            self._closing.set()
 
     async def stop(self, *, grace_s: float) -> None:
         """End the engine: ask, wait that long, kill; then give its memory back."""
@@ -180,6 +186,7 @@ class EngineClient:
         if self.state != "dead":
             self.state = "stopped"
             self._settled.set()
+            self._closing.set()
 
     def _send(self, message: Down) -> None:
         assert self._process is not None
@@ -246,13 +253,15 @@ class EngineClient:
             )
             self.state = "dead"
             failure = self._dead()
-            self._log.error("%s, %d requests end", failure.message, len(self._records))
+            if self._records:
+                self._log.error("%d requests end with the engine", len(self._records))
         process.close()
         for record in self._records.values():
             if record.session is not None:
                 record.session.fail(failure)
         self._records.clear()
         self._settled.set()
+        self._closing.set()
         self._ended.set()
 
     def _note_death(self, death: Death) -> None:
@@ -299,9 +308,9 @@ class EngineClient:
             record.session.deliver(event)
 
     def _log_fault(self, fault: Fault) -> None:
-        # A stack helps whoever mends us; what the user can mend has a sentence of its own.
-        stack = f"\n{fault.detail}" if fault.code == ENGINE_DIED else ""
-        self._log.error("engine fault: %s%s", fault.message, stack)
+        # A stack helps whoever mends us. The sentence is told once, by whoever waits for the engine's end.
+        if fault.code == ENGINE_DIED:
+            self._log.error("the engine's stack:\n%s", fault.detail)
 
     def _note_preempted(self, request_id: int) -> None:
         record = self._records.get(request_id)

@@ -1,5 +1,6 @@
 """Reads the JSON files of a model's folder; every fault names the file and what is wrong with it."""
 
+import stat
 from pathlib import Path
 
 import msgspec
@@ -20,7 +21,7 @@ def read_json(path: Path) -> dict[str, object]:
     """The mapping in a JSON file."""
     try:
         data = msgspec.json.decode(read_bytes(path))
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ModelFolderFault(
             path, f"not JSON: {error}", hint="download or copy the file again"
         ) from error
@@ -44,7 +45,10 @@ def read_text(path: Path) -> str:
 def read_bytes(path: Path) -> bytes:
     """The bytes of a file of bounded size."""
     try:
-        size = path.stat().st_size
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):  # reading a pipe or a device would never end
+            raise ModelFolderFault(path, "not a regular file", hint="copy the file itself there")
+        size = status.st_size
         if size > MAX_FILE_BYTES:
             raise ModelFolderFault(
                 path, f"{size} bytes, more than {MAX_FILE_BYTES}", hint="is this the right file?"

@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 
 from firmtoken.runtime.server.folder import ModelFolderFault, read_json
+from firmtoken.runtime.server.wire import Share, Temperature, TokenId, TopK
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,12 +22,12 @@ class GenerationDefaults:
 
 
 class _GenerationConfig(msgspec.Struct, frozen=True, kw_only=True):
-    eos_token_id: int | list[int]
+    eos_token_id: TokenId | list[TokenId]
     do_sample: bool | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
+    temperature: Temperature | None = None
+    top_p: Share | None = None
+    top_k: TopK | None = None
+    min_p: Share | None = None
 
 
 def load_generation_defaults(folder: Path) -> GenerationDefaults:
@@ -34,9 +35,12 @@ def load_generation_defaults(folder: Path) -> GenerationDefaults:
     path = folder / "generation_config.json"
     try:
         config = msgspec.convert(read_json(path), _GenerationConfig)
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, OverflowError) as error:
         raise ModelFolderFault(
-            path, str(error), hint="`eos_token_id` and the sampling values must be numbers"
+            path,
+            str(error),
+            hint="it needs what a request may say: `eos_token_id` from 0, `temperature` 0 to 100,"
+            " `top_p` and `min_p` 0 to 1, `top_k` from -1",
         ) from error
     stops = config.eos_token_id if isinstance(config.eos_token_id, list) else [config.eos_token_id]
     greedy = config.do_sample is False and config.temperature is None

@@ -30,22 +30,30 @@ class Incoming(Generic[Body]):
 
 async def read_request(request: HttpRequest, kind: type[Body], service: Service) -> Incoming[Body]:
     """Read and check the body; unknown fields are named in a header and once in the log."""
-    body, unknown = read_body(await _whole(request), kind)
+    body, unknown = read_body(await _whole(request, service), kind)
     service.warn_ignored(unknown)
     return Incoming(
         body=body, request_id=request_id_of(request.scope), headers=_ignored_header(unknown)
     )
 
 
-async def _whole(request: HttpRequest) -> bytes:
-    """The bytes of the body; a client that stops sending would hold its connection, and a drained server, for ever."""
+async def _whole(request: HttpRequest, service: Service) -> bytes:
+    """The bytes of the body; one that stops coming holds up neither its connection nor a draining server."""
+    reading = asyncio.ensure_future(request.body())
+    closing = asyncio.ensure_future(service.engine.wait_closing())
     try:
-        async with asyncio.timeout(BODY_S):
-            return await request.body()
-    except TimeoutError as error:
+        await asyncio.wait((reading, closing), timeout=BODY_S, return_when=asyncio.FIRST_COMPLETED)
+        if reading.done():
+            return reading.result()
+        if closing.done():
+            service.engine.require_ready()  # raises: it says why it takes nothing
         raise OtherHttp(
             f"the body was not complete after {BODY_S:g} s", status=408, code="request_timeout"
-        ) from error
+        )
+    finally:
+        for task in (reading, closing):
+            task.cancel()
+        await asyncio.gather(reading, closing, return_exceptions=True)
 
 
 def silence_of(fields: SamplingFields, service: Service) -> float:

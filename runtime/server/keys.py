@@ -5,7 +5,6 @@ import hmac
 from collections.abc import Sequence
 from pathlib import Path
 
-from litestar.datastructures import Headers
 from litestar.enums import ScopeType
 from litestar.middleware import ASGIMiddleware
 from litestar.types import ASGIApp, Receive, Scope, Send
@@ -23,11 +22,12 @@ class KeysFault(Exception):
 def load_keys(path: Path) -> tuple[bytes, ...]:
     """Hashes of the keys in a file, one key a line; blank lines and lines that begin with `#` do not count."""
     try:
-        text = path.read_text("utf-8")
+        text = path.read_text("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise KeysFault(f"{path}: cannot be read: {error}") from error
-    lines = [line.strip() for line in text.splitlines()]
-    keys = [line for line in lines if line and not line.startswith("#")]
+    # Bytes: a header carries them, and `str` would split and strip inside letters such as U+0085.
+    lines = [line.strip() for line in text.encode().splitlines()]
+    keys = [line for line in lines if line and not line.startswith(b"#")]
     if not keys:
         # An empty file must not mean that everyone may.
         raise KeysFault(f"{path}: holds no key")
@@ -50,20 +50,24 @@ class KeyCheck(ASGIMiddleware):
             )
         await next_app(scope, receive, send)
 
-    def _known(self, key: str) -> bool:
+    def _known(self, key: bytes) -> bool:
         # Hashes have one length and every one is compared: time says nothing about the keys.
         sent = _hash(key)
         matches = [hmac.compare_digest(sent, known) for known in self._hashes]
         return any(matches)
 
 
-def _sent_key(scope: Scope) -> str:
-    headers = Headers.from_scope(scope)
-    scheme, _, token = headers.get("authorization", "").partition(" ")
-    if scheme.lower() == "bearer":
+def _sent_key(scope: Scope) -> bytes:
+    scheme, _, token = _header(scope, b"authorization").partition(b" ")
+    if scheme.lower() == b"bearer":
         return token.strip()
-    return headers.get("x-api-key", "").strip()
+    return _header(scope, b"x-api-key").strip()
 
 
-def _hash(key: str) -> bytes:
-    return hashlib.sha256(key.encode()).digest()
+def _header(scope: Scope, name: bytes) -> bytes:
+    """As it was sent; litestar's own headers read bytes as Latin-1, and a key is UTF-8."""
+    return next((value for key, value in scope["headers"] if key.lower() == name), b"")
+
+
+def _hash(key: bytes) -> bytes:
+    return hashlib.sha256(key).digest()

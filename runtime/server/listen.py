@@ -3,11 +3,17 @@
 import socket
 from dataclasses import dataclass
 
+from firmtoken.schema.diagnostic import literal
+
 BACKLOG = 2048
 
 
 class PortBusy(Exception):
     """The address cannot be bound; the sentence says why."""
+
+    def __init__(self, message: str, *, hint: str) -> None:
+        super().__init__(message)
+        self.hint = hint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +32,9 @@ def listen(host: str, port: int) -> Listener:
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
     except socket.gaierror as error:
-        raise PortBusy(f"cannot listen on `{host}`: {error.strerror}") from error
+        raise _no_host(host, error.strerror) from error
+    except ValueError as error:  # no IDNA: a label that is empty or longer than 63, a NUL
+        raise _no_host(host, "this is no host name") from error
     listener = socket.socket(family, kind, protocol)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -34,7 +42,17 @@ def listen(host: str, port: int) -> Listener:
         listener.listen(BACKLOG)
     except OSError as error:
         listener.close()
-        raise PortBusy(f"cannot listen on `{host}:{port}`: {error.strerror}") from error
+        raise PortBusy(
+            f"cannot listen on `{host}:{port}`: {error.strerror}",
+            hint="choose another: `--port 0` takes a free one",
+        ) from error
     listener.setblocking(False)
     shown = f"[{host}]" if family == socket.AF_INET6 else host
     return Listener(socket=listener, address=f"http://{shown}:{listener.getsockname()[1]}")
+
+
+def _no_host(host: str, reason: str | None) -> PortBusy:
+    return PortBusy(
+        f"cannot listen on `{literal(host)}`: {reason}",
+        hint="for example `--host 127.0.0.1`, or `--host 0.0.0.0` for every network",
+    )

@@ -41,7 +41,12 @@ def _render(
         )
     except TemplateRefused as error:
         raise InvalidMessages(str(error), param="messages") from error
-    return model.tokenizer.encode(text)
+    token_ids = model.tokenizer.encode(text)
+    if not token_ids:
+        raise InvalidMessages(
+            "`messages`: the chat template makes an empty prompt of them", param="messages"
+        )
+    return token_ids
 
 
 def _plain(message: Message, place: str) -> dict[str, object]:

@@ -8,7 +8,7 @@ from firmtoken.runtime.engine.messages import Add, Sampling
 from firmtoken.runtime.server.admission import Budget, admit, check_queue
 from firmtoken.runtime.server.answer import Answer, Order
 from firmtoken.runtime.server.client import EngineClient
-from firmtoken.runtime.server.errors import ModelNotFound
+from firmtoken.runtime.server.errors import InvalidBody, ModelNotFound
 from firmtoken.runtime.server.generation import Generation
 from firmtoken.runtime.server.served_model import ServedModel
 from firmtoken.runtime.server.serving import ServingPlan
@@ -68,6 +68,8 @@ class Service:
         self, fields: SamplingFields, prompt: Sequence[int], *, stops: Sequence[str], param: str
     ) -> Order:
         """The request with every default filled in: the model's own, then the request's (D19)."""
+        if not prompt:  # the engine has nothing to begin from
+            raise InvalidBody(f"`{param}`: empty", param=param, code="invalid_value")
         defaults = self.model.defaults
         top_k = defaults.top_k if fields.top_k is None else max(0, fields.top_k)
         asked = fields.max_completion_tokens

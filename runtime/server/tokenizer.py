@@ -105,20 +105,22 @@ def _load_template(
     """chat_template.jinja goes before the same text inside tokenizer_config.json, as in transformers."""
     path = folder / "chat_template.jinja"
     inline = config.get("chat_template")
-    if path.is_file():
+    if path.exists() or path.is_symlink():
         source = read_text(path)
     elif isinstance(inline, str):
         path, source = config_path, inline
     else:
         return None
     try:
-        return ChatTemplate(source, special_tokens=_special_tokens(config), now=now)
+        template = ChatTemplate(source, special_tokens=_special_tokens(config), now=now)
+        template.try_out()
     except BadTemplate as error:
         raise ModelFolderFault(
             path,
-            f"the chat template does not compile: {error}",
-            hint="use the model's own template",
+            f"the chat template {error}",
+            hint="use the model's own template; without one, `/v1/completions` alone is served",
         ) from error
+    return template
 
 
 def _special_tokens(config: Mapping[str, object]) -> dict[str, str]:

@@ -1,5 +1,6 @@
 """The JSON of the OpenAI routes: what is read, what is refused by name, what is written."""
 
+import json
 import re
 from collections.abc import Mapping
 from typing import (
@@ -16,7 +17,11 @@ from firmtoken.runtime.server.errors import InvalidBody, UnsupportedParameter
 MAX_STOP_STRINGS = 16
 MAX_STOP_CHARACTERS = 1024
 
-Count = Annotated[int, Meta(ge=1, le=2**31)]
+Count = Annotated[int, Meta(ge=1)]
+"""Without an upper end: what is more than the context leaves is lowered, not refused (D3)."""
+Temperature = Annotated[float, Meta(ge=0, le=100)]
+Share = Annotated[float, Meta(ge=0, le=1)]
+TopK = Annotated[int, Meta(ge=-1, le=2**31)]
 StopString = Annotated[str, Meta(min_length=1, max_length=MAX_STOP_CHARACTERS)]
 StopStringList = Annotated[list[StopString], Meta(max_length=MAX_STOP_STRINGS)]
 TokenId = Annotated[int, Meta(ge=0, lt=2**31)]
@@ -41,13 +46,13 @@ class SamplingFields(msgspec.Struct, frozen=True, kw_only=True):
     max_tokens: Count | None = None
     max_completion_tokens: Count | None = None
     """The newer name; where both are given it holds."""
-    temperature: Annotated[float, Meta(ge=0, le=100)] | None = None
+    temperature: Temperature | None = None
     """0 is arg-max."""
-    top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    top_p: Share | None = None
     """0 keeps the likeliest token only."""
-    top_k: Annotated[int, Meta(ge=-1, le=2**31)] | None = None
+    top_k: TopK | None = None
     """-1 and 0 keep all."""
-    min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    min_p: Share | None = None
     seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
     stop: StopString | StopStringList | None = None
     stop_token_ids: Annotated[list[TokenId], Meta(max_length=1024)] | None = None
@@ -212,11 +217,11 @@ def read_body(body: bytes, kind: type[Body]) -> tuple[Body, tuple[str, ...]]:
     except msgspec.ValidationError as error:
         raise InvalidBody(f"expected a JSON object: {error}", code="invalid_json") from error
     except NOT_JSON as error:
-        raise InvalidBody(f"the body is not JSON: {error}", code="invalid_json") from error
+        raise _not_json(body, error) from error
     unknown = []
     for name in fields.keys() - {field.encode_name for field in msgspec.structs.fields(kind)}:
         if name in NEUTRAL:
-            _refuse_unless_neutral(name, fields[name])
+            _refuse_unless_neutral(name, fields[name], body)
         elif name not in IGNORED:
             unknown.append(name)
     try:
@@ -225,14 +230,14 @@ def read_body(body: bytes, kind: type[Body]) -> tuple[Body, tuple[str, ...]]:
         message, param = _name_the_field(str(error))
         raise InvalidBody(message, param=param, code="invalid_value") from error
     except NOT_JSON as error:
-        raise InvalidBody(f"the body is not JSON: {error}", code="invalid_json") from error
+        raise _not_json(body, error) from error
 
 
-def _refuse_unless_neutral(name: str, raw: msgspec.Raw) -> None:
+def _refuse_unless_neutral(name: str, raw: msgspec.Raw, body: bytes) -> None:
     try:
         value = msgspec.json.decode(raw)
     except NOT_JSON as error:
-        raise InvalidBody(f"the body is not JSON: {error}", code="invalid_json") from error
+        raise _not_json(body, error) from error
     if not any(_same(value, neutral) for neutral in NEUTRAL[name]):
         raise UnsupportedParameter(
             f"`{name}` is not supported here, leave it out or at its default", param=name
@@ -242,6 +247,46 @@ def _refuse_unless_neutral(name: str, raw: msgspec.Raw) -> None:
 def _same(value: object, neutral: object) -> bool:
     # `logprobs: 0` asks for something, `logprobs: false` does not; Python thinks them equal.
     return value == neutral and isinstance(value, bool) == isinstance(neutral, bool)
+
+
+def _not_json(body: bytes, error: Exception) -> InvalidBody:
+    if isinstance(error, RecursionError):
+        return InvalidBody("the body is not JSON we read: nested too deeply", code="invalid_json")
+    place = _broken_text(body)
+    if place is None:
+        return InvalidBody(f"the body is not JSON: {error}", code="invalid_json")
+    return InvalidBody(
+        f"`{place}`: the text is not Unicode: half a surrogate pair, or bytes that are not UTF-8",
+        param=place,
+        code="invalid_json",
+    )
+
+
+def _broken_text(body: bytes) -> str | None:
+    """The first field whose text has no UTF-8: msgspec says of such a body only that it is malformed."""
+    try:
+        # Both slips become lone surrogates here: bytes by the decoder, escapes by the standard library's reader.
+        rest = [("", json.loads(body.decode("utf-8", "surrogateescape")))]
+    except (ValueError, RecursionError):
+        return None
+    while rest:
+        place, value = rest.pop()
+        if isinstance(value, str) and not _is_text(value):
+            return place
+        if isinstance(value, dict):
+            inner = [(f"{place}.{name}".lstrip("."), of) for name, of in value.items()]
+            rest += reversed([each for each in inner if _is_text(each[0])])
+        elif isinstance(value, list):
+            rest += reversed([(f"{place}[{index}]", of) for index, of in enumerate(value)])
+    return None
+
+
+def _is_text(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _name_the_field(message: str) -> tuple[str, str | None]:

@@ -133,7 +133,10 @@ def test_a_chain_of_eight_files_is_read_and_of_nine_refused() -> None:
     write(top="extends: f2.yaml")
     assert values() == {"name": "x"}
     write(top="extends: f1.yaml")
-    assert faults() == "f7.yaml:1:10: `extends`: more than 8 files in one chain"
+    assert faults() == (
+        "f7.yaml:1:10: `extends`: more than 8 files in one chain\n"
+        "  hint: put the fields of some of them into one file"
+    )
 
 
 def test_a_missing_file_is_told_with_a_suggestion() -> None:
@@ -141,7 +144,8 @@ def test_a_missing_file_is_told_with_a_suggestion() -> None:
     assert faults() == (
         "top.yaml:2:11: `hardware`: there is no shipped file `ft:hardware/cpuu`\n"
         "  hint: did you mean `ft:hardware/cpu`?\n"
-        "top.yaml:3:8: `model`: there is no file `nope.yaml`"
+        "top.yaml:3:8: `model`: there is no file `nope.yaml`\n"
+        "  hint: check the path: one that is written in a file starts at that file"
     )
 
 
@@ -155,5 +159,6 @@ def test_the_faults_of_all_files_are_told_at_once() -> None:
     write(top="hardware: hw.yaml\nmodel: m.yaml", hw="a: 1\na: 2", m="- 1")
     assert faults() == (
         "hw.yaml:2:1: `a` is written twice\n  hint: the first is on line 1\n"
-        "m.yaml:1:1: expected a mapping of fields"
+        "m.yaml:1:1: expected a mapping of fields\n"
+        "  hint: write `field: value` lines; `ft schema` prints every field that there is"
     )

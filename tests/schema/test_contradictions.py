@@ -169,7 +169,8 @@ def test_what_is_possible_is_not_refused(overrides: tuple[str, ...]) -> None:
 def test_the_value_that_the_user_wrote_is_to_blame() -> None:
     found = faults("serving.context=32k", "serving.pool=32k", f"{GEOMETRY}.num_kv_heads=3")
     assert [str(each) for each in found] == [
-        "--set: `model.geometry.num_kv_heads`: `num_kv_heads` (`3`) does not divide `num_q_heads` (`4`)"
+        "--set: `model.geometry.num_kv_heads`: `num_kv_heads` (`3`) does not divide `num_q_heads` (`4`)\n"
+        "  hint: copy the numbers from the checkpoint's `config.json`"
     ]
     found = faults(f"{GEOMETRY}.num_q_heads=3")
     assert [each.field for each in found] == [f"{GEOMETRY}.num_q_heads"]

@@ -148,7 +148,9 @@ def test_a_source_made_in_code_is_taken(mine: str) -> None:
 
 
 def test_a_missing_profile_is_refused() -> None:
-    with pytest.raises(ProfileError, match=r"^there is no file `nope\.yaml`$"):
+    with pytest.raises(
+        ProfileError, match=r"^there is no file `nope\.yaml`\n  hint: check the path"
+    ):
         load_profile("nope.yaml")
 
 
@@ -165,7 +167,7 @@ def test_wrong_overrides_are_told_beside_the_faults_of_the_file(
         "  hint: for example `--set serving.context=64k`\n"
         "--set: `serving.contxt`: unknown field `contxt`\n  hint: did you mean `context`?\n"
         "--set: `context`: unknown field `context`\n  hint: did you mean `serving.context`?\n"
-        "--set: `graphs`: expected one of `auto`, `off`, found `on`"
+        "--set: `graphs`: expected one of `auto`, `off`, found `on`\n  hint: write one of them"
     )
 
 

@@ -50,8 +50,15 @@ def test_an_override_is_a_tree_with_one_value(text: str, value: object) -> None:
             "--set: expected `field=value`, found `a..b=3`\n"
             "  hint: for example `--set serving.context=64k`",
         ),
-        ("cache={type: none", "--set: `cache`: expected ',' or '}', but got 'stream end'"),
-        ("name=!x y", "--set: `name`: tags such as `!x` are not read"),
+        (
+            "cache={type: none",
+            "--set: `cache`: expected ',' or '}', but got 'stream end'\n"
+            "  hint: a quote or bracket is not closed",
+        ),
+        (
+            "name=!x y",
+            "--set: `name`: tags such as `!x` are not read\n  hint: write the plain value",
+        ),
     ],
 )
 def test_a_wrong_override_is_refused(text: str, page: str) -> None:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from firmtoken.schema.diagnostic import Place, ProfileError
-from firmtoken.schema.source import MAX_BYTES, read_yaml
+from firmtoken.schema.source import FIELDS, MAX_BYTES, NOT_A_PROFILE, read_yaml
 from firmtoken.schema.tree import MapNode, key_place, plain, value_place
 
 
@@ -15,6 +15,9 @@ def page(data: bytes) -> str:
     with pytest.raises(ProfileError) as caught:
         read_yaml(data, "x.yaml")
     return str(caught.value)
+
+
+NO_ANCHOR = "write the value itself, or quote a text that begins with `*`"
 
 
 def values(text: str) -> object:
@@ -55,8 +58,8 @@ def test_an_alias_is_what_it_refers_to() -> None:
 @pytest.mark.parametrize(
     ("data", "expected"),
     [
-        (b"", "x.yaml:1:1: the file is empty"),
-        (b"# nothing\n", "x.yaml:1:1: the file is empty"),
+        (b"", f"x.yaml:1:1: the file is empty\n  hint: {FIELDS}"),
+        (b"# nothing\n", f"x.yaml:1:1: the file is empty\n  hint: {FIELDS}"),
         (b"a: \xff\n", "x.yaml:1:4: byte `0xff` is not UTF-8\n  hint: save the file as UTF-8"),
         (
             b"a: \xc3\xa4\nb: \xc3",
@@ -66,10 +69,17 @@ def test_an_alias_is_what_it_refers_to() -> None:
             b"\xef\xbb\xbfa: \xff",
             "x.yaml:1:4: byte `0xff` is not UTF-8\n  hint: save the file as UTF-8",
         ),
-        (b'a: "\\UFFFFFFFF"', "x.yaml:1:1: this is not YAML"),
-        (b"%YAML 1.11\n---\na: 1\n", "x.yaml:1:1: this is not YAML"),
+        (b'a: "\\UFFFFFFFF"', f"x.yaml:1:1: this is not YAML\n  hint: {NOT_A_PROFILE}"),
+        (b"%YAML 1.11\n---\na: 1\n", f"x.yaml:1:1: this is not YAML\n  hint: {NOT_A_PROFILE}"),
         (b"a: b\n\tc: d\n", "x.yaml:2:1: a tab cannot indent or separate\n  hint: use spaces"),
-        (b"a: \x01\n", r"x.yaml:1:4: `\x01` may not occur in YAML"),
+        (
+            b"a: \x01\n",
+            "x.yaml:1:4: `\\x01` may not occur in YAML\n  hint: remove it: a profile is plain text",
+        ),
+        (
+            b"a: \x00\n",
+            "x.yaml:1:4: `\\x00` may not occur in YAML\n  hint: remove it: a profile is plain text",
+        ),
         (
             b"a: b: c\n",
             "x.yaml:1:5: a second `:` is not allowed here\n"
@@ -86,12 +96,19 @@ def test_an_alias_is_what_it_refers_to() -> None:
             "x.yaml:2:1: a second document begins\n  hint: one file, one profile",
         ),
         (b"%YAML 1.1\n---\na: 1\n", "x.yaml:1:1: only YAML 1.2 is read\n  hint: drop `%YAML`"),
-        (b"[a]: 1\n", "x.yaml:1:1: a key must be a single word"),
-        (b"a: *b\n", "x.yaml:1:4: `*b` refers to no value above"),
-        (b"a: &b [*b]\n", "x.yaml:1:8: `*b` refers to no value above"),
-        (b"[" * 40, "x.yaml:1:17: more than 16 levels deep"),
-        (b"a: " + b"9" * 5000, "x.yaml:1:4: `" + "9" * 77 + "...` is too long"),
-        (b"#" * (MAX_BYTES + 1), "x.yaml:1:1: the file is longer than 1 MiB"),
+        (b"[a]: 1\n", "x.yaml:1:1: a key must be a single word\n  hint: write `name: value`"),
+        (b"a: *b\n", f"x.yaml:1:4: `*b` refers to no value above\n  hint: {NO_ANCHOR}"),
+        (b"a: &b [*b]\n", f"x.yaml:1:8: `*b` refers to no value above\n  hint: {NO_ANCHOR}"),
+        (b"[" * 40, f"x.yaml:1:17: more than 16 levels deep\n  hint: {NOT_A_PROFILE}"),
+        (
+            b"a: " + b"9" * 5000,
+            "x.yaml:1:4: `" + "9" * 77 + "...` is too long\n"
+            "  hint: a number has at most 60 digits; quote it if it is a text",
+        ),
+        (
+            b"#" * (MAX_BYTES + 1),
+            f"x.yaml:1:1: the file is longer than 1 MiB\n  hint: {NOT_A_PROFILE}",
+        ),
         (
             b"a: {b: 1\n",
             "x.yaml:2:1: expected ',' or '}', but got 'stream end'\n"

@@ -1,10 +1,12 @@
 """The console script with a scripted engine: `run_fake.py SCRIPT ft-arguments...`."""
 
+import json
 import sys
 from dataclasses import replace
 from pathlib import Path
 
 from firmtoken.runtime.cli import launch, run
+from firmtoken.runtime.cli import serve as serve_module
 from firmtoken.runtime.cli.serve import Launch, serve
 
 ENGINE = Path(__file__).parent.parent / "server" / "fake_engine.py"
@@ -17,6 +19,8 @@ def serve_fake(launched: Launch) -> int:
     return serve(replace(launched, engine=engine))
 
 
-SCRIPT = sys.argv.pop(1)
+script = json.loads(sys.argv.pop(1))
+serve_module.DRAIN_S = script.pop("drain_s", serve_module.DRAIN_S)
+SCRIPT = json.dumps(script)
 launch.serve = serve_fake
 run.main()

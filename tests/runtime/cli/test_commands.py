@@ -2,6 +2,7 @@
 
 import json
 import re
+import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -160,3 +161,58 @@ def test_plan_loads_no_server() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stderr == "[]\n"
+
+
+@pytest.mark.parametrize("missing", ["uvicorn", "litestar", "torch", "safetensors"])
+@pytest.mark.parametrize("command", ["run", "bench"])
+def test_a_base_install_says_what_serving_needs(command: str, missing: str) -> None:
+    code = (
+        f"import sys; sys.modules[{missing!r}] = None\n"
+        "from firmtoken.runtime.cli.run import main\n"
+        f"sys.argv = ['ft', {command!r}, 'tiny-cpu']; main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 1
+    assert done.stderr.splitlines() == [
+        f"`ft {command}` needs the serving packages, `{missing}` is missing",
+        '  hint: `pip install "firmtoken[run]"`, or `pip install -e ".[run]"` in a clone',
+    ]
+
+
+def test_bench_takes_one_run_or_more() -> None:
+    done = ft("bench", "tiny-cpu", "--runs", "0")
+    assert done.returncode == 2
+    assert "--runs" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("signum", "code", "word"),
+    [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")],
+)
+def test_a_signal_before_a_command_listens_is_one_word(signum: int, code: int, word: str) -> None:
+    program = (
+        "import os, sys; from firmtoken.runtime.cli import check, run\n"
+        f"check.check_profiles = lambda *_: os.kill(os.getpid(), {int(signum)})\n"
+        "sys.argv = ['ft', 'check', 'tiny-cpu']; run.main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (code, f"{word}\n")
+
+
+def test_ctrl_c_while_modules_load_is_no_traceback(tmp_path: Path) -> None:
+    (tmp_path / "rich_click.py").write_text(
+        "print('loading', flush=True)\nimport time; time.sleep(60)"
+    )
+    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import firmtoken.runtime.cli.run"
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "loading\n"
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=20)
+    assert (process.returncode, errors) == (-signal.SIGINT, "")

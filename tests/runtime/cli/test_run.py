@@ -24,6 +24,14 @@ RUN_FAKE = Path(__file__).with_name("run_fake.py")
 BODY = {"prompt": "abc", "max_tokens": 30, "stream": True, "ignore_eos": True}
 
 
+HALF_POST = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{"
+
+
+def address_of(url: str) -> tuple[str, int]:
+    host, port = url.removeprefix("http://").split(":")
+    return host, int(port)
+
+
 class Process:
     """A started `ft run`."""
 
@@ -136,6 +144,34 @@ def test_the_first_signal_lets_requests_end(start: Start, signum: int) -> None:
     assert gone(process.engine_pid())
 
 
+def test_connections_without_a_request_do_not_hold_a_draining_server(start: Start) -> None:
+    process = start()
+    address = address_of(process.ready())
+    sent = (HALF_POST, b"GET /health HTTP/1.1\r\nhost:", b"")
+    connections = [socket.create_connection(address) for _ in sent]
+    try:
+        for connection, data in zip(connections, sent, strict=True):
+            connection.sendall(data)
+        time.sleep(0.3)
+        process.signal(signal.SIGTERM)
+        assert process.exit_code(5) == 0
+        assert b'"code":"draining"' in connections[0].recv(65536)
+        assert connections[1].recv(65536) == connections[2].recv(65536) == b""
+    finally:
+        for connection in connections:
+            connection.close()
+
+
+def test_requests_that_do_not_end_are_left_after_a_while(start: Start) -> None:
+    process = start({"stall": True, "drain_s": 0.5})
+    address = process.ready()
+    with httpx.stream("POST", f"{address}/v1/completions", json=BODY) as response:
+        process.signal(signal.SIGTERM)
+        assert "the server is shutting down" in response.read().decode()
+        assert process.exit_code(8) == 143
+    assert "still open after 0.5 s: leaving" in "".join(process.errors)
+
+
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_the_second_signal_leaves_at_once(start: Start, signum: int, code: int) -> None:
     process = start({"stall": True})
@@ -173,8 +209,19 @@ def test_ctrl_c_at_any_moment_leaves_no_process(start: Start, delay_s: float) ->
 def test_an_engine_that_cannot_load_ends_the_run_with_its_code(start: Start) -> None:
     process = start({"fail_load": True})
     assert process.exit_code() == 1
-    assert "the engine is dead: weights are broken\n" in process.errors
-    assert "  hint: again\n" in process.errors
+    assert process.errors[-2:] == ["weights are broken\n", "  hint: again\n"]
+    assert "".join(process.errors).count("weights are broken") == 1
+
+
+def test_a_signal_after_the_engine_died_does_not_change_the_code(start: Start) -> None:
+    process = start({"die_after": 3})
+    address = process.ready()
+    with socket.create_connection(address_of(address)) as idle:
+        idle.sendall(HALF_POST)
+        httpx.post(f"{address}/v1/completions", json=BODY)
+        process.wait_for(process.errors, "the engine is dead")
+        process.signal(signal.SIGINT)
+        assert process.exit_code() == 4
 
 
 def test_an_engine_that_dies_ends_the_run_with_4(start: Start) -> None:
@@ -208,6 +255,13 @@ def test_a_busy_port_is_said_before_the_engine_starts(start: Start) -> None:
         f"cannot listen on `127.0.0.1:{port}`: Address already in use\n",
         "  hint: choose another: `--port 0` takes a free one\n",
     ]
+
+
+def test_a_host_that_is_none_is_said(start: Start) -> None:
+    process = start({}, "tiny-cpu", "--host", "x" * 100)
+    assert process.exit_code() == 1
+    assert process.errors[0] == f"cannot listen on `{'x' * 77}...`: this is no host name\n"
+    assert process.errors[1].startswith("  hint: for example `--host 127.0.0.1`")
 
 
 def test_a_gpu_profile_here_shows_its_context_and_what_is_missing(start: Start) -> None:

@@ -99,7 +99,7 @@ def test_a_template_that_writes_without_end_is_stopped() -> None:
 
 
 def test_a_template_that_does_not_compile_names_its_line() -> None:
-    with pytest.raises(BadTemplate, match=r"^line 2: "):
+    with pytest.raises(BadTemplate, match=r"^does not compile: line 2: "):
         ChatTemplate("fine\n{% for %}", special_tokens={}, now=noon)
 
 
@@ -108,3 +108,26 @@ def test_request_variables_cannot_replace_the_messages() -> None:
     variables = {"messages": []}
     text = template.render([{"role": "user"}], add_generation_prompt=True, variables=variables)
     assert text == "1"
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("", "makes an empty prompt"),
+        ("{% if tools %}x{% endif %}", "makes an empty prompt"),
+        ("{{ raise_exception('no') }}", "fails on one message of a user: no"),
+        ("a{{ mesages }}", "fails on one message of a user: 'mesages' is undefined"),
+        ("a{{ mesages[0].content }}", "fails on one message of a user: 'mesages' is undefined"),
+        ("{{ 1 / 0 }}", "fails on one message of a user: division by zero"),
+    ],
+)
+def test_a_template_that_no_chat_could_use_is_found_at_once(source: str, message: str) -> None:
+    with pytest.raises(BadTemplate, match=f"^{message}"):
+        ChatTemplate(source, special_tokens={}, now=noon).try_out()
+
+
+def test_absent_fields_and_special_tokens_are_no_fault() -> None:
+    source = (
+        "{{ bos_token }}{{ messages[0].name }}{% if tools %}{% endif %}{{ messages[0].content }}"
+    )
+    ChatTemplate(source, special_tokens={}, now=noon).try_out()

@@ -231,7 +231,8 @@ def serve(served_model: ServedModel, tmp_path: Path) -> Iterator[Serve]:
 
         def start(script: dict[str, object] | None = None, **options: Any) -> Running:
             journal = tmp_path / "journal"
-            return stack.enter_context(serving(served_model, journal, script or {}, **options))
+            model = options.pop("model", served_model)
+            return stack.enter_context(serving(model, journal, script or {}, **options))
 
         yield start
 

@@ -3,16 +3,21 @@
 import json
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 import httpx
 import openai
 import pytest
 
+from firmtoken.runtime.dialects.chatml import ChatTemplate
 from firmtoken.runtime.server.answer import Answer
+from firmtoken.runtime.server.served_model import ServedModel
 
 Serve = Callable[..., Any]
 HELLO: Any = [{"role": "user", "content": "hello"}]
+DEEP = b"[" * 5_000 + b"]" * 5_000
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 
 
@@ -57,8 +62,31 @@ def test_an_over_long_prompt_is_refused_before_the_stream_opens(running: Any, st
         (
             b'{"messages": [{"role": "user", "content": "\xff"}]}',
             "invalid_json",
-            None,
-            "the body is not JSON: ",
+            "messages[0].content",
+            "`messages[0].content`: the text is not Unicode",
+        ),
+        *(
+            (
+                b'{"messages": [{"role": "user", "content": "' + half + b'"}]}',
+                "invalid_json",
+                "messages[0].content",
+                "`messages[0].content`: the text is not Unicode",
+            )
+            for half in (rb"\ud800", rb"x\udc00", rb"\ud800\n and more text")
+        ),
+        *(
+            (
+                b'{"messages": [{"role": "user", "content": "x"' + inner + b"}",
+                "invalid_json",
+                None,
+                "the body is not JSON we read: nested too deeply",
+            )
+            for inner in (
+                b'}], "tools": ' + DEEP,
+                b'}], "chat_template_kwargs": {"a": ' + DEEP + b"}",
+                b', "tool_calls": ' + DEEP + b"}]",
+                b"}, " + b"[" * 50_000 + b"]" * 50_000 + b"]",
+            )
         ),
         ({}, "invalid_value", "messages", "`messages`: required, and missing"),
         ({"messages": None}, "invalid_value", "messages", "`messages`: expected `array`"),
@@ -317,3 +345,27 @@ def test_our_own_bug_in_a_stream_is_an_error_event(
     while running.notes("abort") != ["abort 1"]:
         assert time.monotonic() < end
         time.sleep(0.01)
+
+
+@pytest.mark.parametrize("asked", [2**31 + 1, 10**30])
+def test_a_budget_beyond_every_context_is_lowered(running: Any, asked: int) -> None:
+    response = post(running, TEXT, {"prompt": [1] * 990, "max_tokens": asked})
+    assert response.json()["usage"]["completion_tokens"] == 10
+
+
+def test_a_prompt_without_tokens_is_refused(serve: Serve, served_model: ServedModel) -> None:
+    silent = ChatTemplate("{{ says }}", special_tokens={}, now=datetime.now)
+    running = serve(model=replace(served_model, template=silent))
+    for path, body, param in (
+        (CHAT, {"messages": HELLO}, "messages"),
+        ("/tokenize", {"messages": HELLO}, "messages"),
+        (TEXT, {"prompt": ""}, "prompt"),
+        (TEXT, {"prompt": []}, "prompt"),
+        (TEXT, {"prompt": ["x", ""]}, "prompt"),
+        (TEXT, {"prompt": [[1], []]}, "prompt"),
+    ):
+        response = post(running, path, dict(body))
+        assert (response.status_code, response.json()["error"]["param"]) == (400, param)
+    assert running.notes("add") == []
+    body = {"messages": HELLO, "chat_template_kwargs": {"says": "x"}, "max_tokens": 1}
+    assert post(running, CHAT, body).status_code == 200

@@ -116,3 +116,15 @@ def test_a_file_without_keys_does_not_let_everyone_in(tmp_path: Path) -> None:
         load_keys(path)
     with pytest.raises(KeysFault, match="cannot be read"):
         load_keys(tmp_path / "nowhere")
+
+
+def test_a_key_is_compared_as_utf_8(serve: Serve, tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    key = "schlüssel\x85à"  # the last byte of its UTF-8 would be a blank in Latin-1
+    path.write_text(f"\ufeff{key}\n", encoding="utf-8")
+    running = serve(key_hashes=load_keys(path))
+    url = f"{running.address}/v1/models"
+    sent = key.encode()
+    assert httpx.get(url, headers={b"authorization": b"Bearer " + sent}).status_code == 200
+    assert httpx.get(url, headers={b"x-api-key": sent}).status_code == 200
+    assert httpx.get(url, headers={b"x-api-key": key.encode("latin-1")}).status_code == 401

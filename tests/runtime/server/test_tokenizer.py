@@ -1,6 +1,7 @@
 """Reading a model's folder, and text to ids and back."""
 
 import json
+import os
 import shutil
 from datetime import datetime
 from pathlib import Path
@@ -9,6 +10,8 @@ import pytest
 
 from firmtoken.runtime.server.folder import ModelFolderFault
 from firmtoken.runtime.server.served_model import ServedModel, load_served_model
+
+EOS = '{"eos_token_id": 257, '
 
 
 @pytest.fixture
@@ -93,6 +96,18 @@ def test_a_model_without_a_template_loads(folder: Path) -> None:
         ("generation_config.json", "{}", "Object missing required field `eos_token_id`"),
         ("generation_config.json", '{"eos_token_id": "x"}', "Expected `int | array`, got `str`"),
         ("generation_config.json", '{"eos_token_id": 999}', "`eos_token_id` has 999, but the"),
+        ("generation_config.json", '{"eos_token_id": -1}', "Expected `int` >= 0"),
+        ("generation_config.json", '{"eos_token_id": [257, true]}', "Expected `int`, got `bool`"),
+        ("generation_config.json", EOS + '"temperature": -0.5}', "Expected `float` >= 0"),
+        ("generation_config.json", EOS + '"temperature": 1e400}', "not JSON: Number out of range"),
+        ("generation_config.json", EOS + f'"temperature": {10**400}}}', ""),
+        ("generation_config.json", EOS + '"top_p": 1.5}', "Expected `float` <= 1"),
+        ("generation_config.json", EOS + f'"top_k": {10**30}}}', "Expected `int` <= 2147483648"),
+        ("generation_config.json", EOS + '"top_k": 2.5}', "Expected `int | null`, got `float`"),
+        ("generation_config.json", EOS + '"min_p": "0"}', "Expected `float | null`, got `str`"),
+        ("generation_config.json", "[" * 50_000, "not JSON: "),
+        ("chat_template.jinja", "", "the chat template makes an empty prompt"),
+        ("chat_template.jinja", "{{ x }}", "the chat template fails on one message of a user: "),
         ("chat_template.jinja", "{% if %}", "the chat template does not compile: line 1: "),
     ],
 )
@@ -104,6 +119,27 @@ def test_a_broken_file_is_named_with_its_fault(
         load(folder)
     assert str(fault.value).startswith(f"{folder / name}: {message}")
     assert fault.value.hint
+
+
+@pytest.mark.parametrize("kind", ["folder", "pipe", "device"])
+@pytest.mark.parametrize(
+    "name",
+    ["tokenizer.json", "tokenizer_config.json", "generation_config.json", "chat_template.jinja"],
+)
+def test_what_is_no_regular_file_is_refused_and_not_read(
+    folder: Path, name: str, kind: str
+) -> None:
+    path = folder / name
+    path.unlink()
+    match kind:
+        case "folder":
+            path.mkdir()
+        case "pipe":
+            os.mkfifo(path)
+        case _:
+            path.symlink_to("/dev/zero")
+    with pytest.raises(ModelFolderFault, match=f"{name}: not a regular file"):
+        load(folder)
 
 
 @pytest.mark.parametrize(
