@@ -7,7 +7,7 @@ from firmtoken.compiler.quantities import percent, rate, seconds, size
 from firmtoken.compiler.reasons import explain
 from firmtoken.compiler.tables import columns, paragraph
 
-__all__ = ["UnknownPath", "context_line", "explain", "summary", "table"]
+__all__ = ["UnknownPath", "context_line", "explain", "planned_note", "summary", "table"]
 
 
 def context_line(plan: Plan) -> str:
@@ -67,7 +67,17 @@ def _heading(plan: Plan) -> list[str]:
         lines += paragraph(plan.profile.description, indent="  ")
     machine = str(plan.hardware.get("name", plan.device.kind))
     lines.append(f"  {plan.model.name} on {machine} ({plan.device.kind})")
+    if note := planned_note(plan):
+        lines.append(f"  {note}")
     return lines
+
+
+def planned_note(plan: Plan) -> str:
+    """What a reader must know of a plan whose kernels are not all written; empty if they are."""
+    planned = sum(row.status == "planned" for row in plan.kernels)
+    if not planned:
+        return ""
+    return f"{planned} of {len(plan.kernels)} kernels are planned, not written: `ft run` refuses this plan"
 
 
 def _reasons(plan: Plan) -> list[str]:

@@ -110,9 +110,13 @@ def _refuse_context(fits: Fits, shortage: Shortage, largest: Fit) -> Refusal:
     asked = fits.profile.serving.context
     shown = shorthand(largest.context)
     note = f" (`{shown}`)" if shown != str(largest.context) else ""
+    own = fits.facts.max_positions
+    what = f"a context of `{asked}` tokens"
+    if isinstance(asked, int) and asked > own:
+        what = f"the model's {own:,} tokens of context (`{asked}` were asked for)"
     return Refusal(
         field="serving.context",
-        message=_needs(shortage, f"a context of `{asked}` tokens"),
+        message=_needs(shortage, what),
         hint=f"set `serving.context` to at most {largest.context}{note}",
         code=CODE,
     )

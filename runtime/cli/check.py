@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from firmtoken.compiler.explain import context_line
+from firmtoken.compiler.explain import context_line, planned_note
 from firmtoken.runtime.cli.compiled import compile_argument
 from firmtoken.runtime.cli.failure import Failure, tell
 
@@ -18,4 +18,6 @@ def check_profiles(arguments: Sequence[str], overrides: Sequence[str]) -> int:
             worst = max(worst, failure.exit_code)
         else:
             print(f"{compiled.loaded.name}: ok, {context_line(compiled.plan)}")
+            if note := planned_note(compiled.plan):
+                print(f"  {note}")
     return worst

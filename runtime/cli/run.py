@@ -20,6 +20,7 @@ from typing import NoReturn, ParamSpec
 
 import rich_click as click
 
+from firmtoken import __version__
 from firmtoken.runtime.cli.failure import Failure, tell
 from firmtoken.runtime.exit_codes import FAILED, INTERRUPTED
 
@@ -99,6 +100,7 @@ def _serving_packages(command: str) -> Iterator[None]:
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="ft")
 def ft() -> None:
     """Serves Mixture-of-Experts models bigger than the GPU's memory, from a profile compiled into a fixed plan."""
 
@@ -222,8 +224,6 @@ def bench(profile: str, overrides: tuple[str, ...], runs: int, form: str) -> int
 @_answering
 def version() -> int:
     """Print the version."""
-    from firmtoken import __version__
-
     print(__version__)
     return 0
 

@@ -157,9 +157,10 @@ class _Serving:
             return  # it has its own exit code, and its clients are being told
         if self._engine.state == "ready":
             self._log.info(
-                "%s: %d requests are finished first, again to leave at once",
+                "%s: no new requests; open ones (%d) have %.0f s to end; once more to leave at once",
                 name,
                 self._engine.num_running + self._engine.num_waiting,
+                DRAIN_S,
             )
             self._engine.drain()
             loop = asyncio.get_running_loop()

@@ -49,6 +49,7 @@ class Engine:
         self._deliver = deliver
         self._arrivals = 0
         self._units = 0
+        self._announced: tuple[int, ...] = ()
         self._batches = BatchBuilder(plan.kv_cache.page_size, hybrid=self.scheduler.limits.hybrid)
 
     @property
@@ -180,10 +181,12 @@ class Engine:
         self._deliver()
 
     def _announce_decode(self, decode: Decode) -> None:
-        ids = ", ".join(str(sequence.request_id) for sequence in decode.sequences)
-        self._emit(
-            Log(line=f"step {self.steps}: decode {len(decode.sequences)} of {decode.size}: {ids}")
-        )
+        # A line for each batch, not for each token of it: the same sequences again are the same batch.
+        ids = tuple(sequence.request_id for sequence in decode.sequences)
+        if ids != self._announced:
+            self._announced = ids
+            shown = ", ".join(map(str, ids))
+            self._emit(Log(line=f"step {self.steps}: decode {len(ids)} of {decode.size}: {shown}"))
         self._deliver()
 
     def _flush(self) -> None:

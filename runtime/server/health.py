@@ -6,6 +6,7 @@ from litestar.params import SkipValidation
 from litestar.response.base import ASGIResponse
 from litestar.types import ASGIApp
 
+from firmtoken.runtime.engine.messages import Progress
 from firmtoken.runtime.server.reply import Health, LoadProgress
 from firmtoken.runtime.server.service import Service
 from firmtoken.runtime.server.stream import json_response
@@ -23,12 +24,14 @@ async def get_health(service: NamedDependency[SkipValidation[Service]]) -> ASGIA
         effective_context=service.plan.effective_context,
         running=engine.num_running,
         waiting=engine.num_waiting,
-        progress=LoadProgress(
-            phase=engine.progress.phase, done=engine.progress.done, total=engine.progress.total
-        ),
+        progress=_progress(engine.progress) if engine.state == "loading" else None,
         cause=None if engine.death is None else engine.death.message,
     )
     return json_response(health, headers={}, status=200 if ready else 503)
+
+
+def _progress(progress: Progress) -> LoadProgress:
+    return LoadProgress(phase=progress.phase, done=progress.done, total=progress.total)
 
 
 @get("/v1/plan")

@@ -131,6 +131,7 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     effective_context: int
     running: int
     waiting: int
-    progress: LoadProgress
+    progress: LoadProgress | None
+    """While loading."""
     cause: str | None
     """Of an engine's death: the first one."""

@@ -178,7 +178,7 @@ def test_the_second_signal_leaves_at_once(start: Start, signum: int, code: int) 
     address = process.ready()
     with httpx.stream("POST", f"{address}/v1/completions", json=BODY):
         process.signal(signum)
-        process.wait_for(process.errors, "1 requests are finished first")
+        process.wait_for(process.errors, r"open ones \(1\) have 60 s")
         process.signal(signum)
         assert process.exit_code(5) == code
     assert gone(process.engine_pid())

@@ -216,7 +216,9 @@ def test_the_comparison_catches_a_hit_from_a_wrong_state(start, prompt: Prompt) 
     assert bench.ask(prompt(300, 300), 12) != first
 
 
-def test_tokens_of_a_step_travel_with_the_announcement_of_the_next(start, prompt: Prompt) -> None:
+def test_tokens_of_a_step_are_delivered_before_the_next_and_a_batch_is_announced_once(
+    start, prompt: Prompt
+) -> None:
     bench = start()
     bench.ask(prompt(40, 1), 5)
     ends = bench.deliveries
@@ -226,10 +228,10 @@ def test_tokens_of_a_step_travel_with_the_announcement_of_the_next(start, prompt
     assert kinds == [
         [Admitted, Log],
         [Tokens],  # the first token waits for nobody
-        [Log],
-        [Tokens, Log],
-        [Tokens, Log],
-        [Tokens, Log],
+        [Log],  # the decode batch, before its first launch
+        [Tokens],
+        [Tokens],
+        [Tokens],
         [Tokens, Done],
     ]
 
