@@ -40,3 +40,30 @@ class KernelCard:
     workspace_bytes: int = 0
     hazards: tuple[str, ...] = ()
     """Ids of hazards.yaml that concern it."""
+
+
+def planned_gpu_card(
+    *,
+    op: str,
+    name: str,
+    phases: tuple[str, ...],
+    formats: tuple[str, ...],
+    rank: int,
+    because: str,
+    min_capability: tuple[int, int] = (8, 0),
+    requires: tuple[str, ...] = ("triton",),
+) -> KernelCard:
+    """A card of a GPU kernel that is not written yet: plans may name it, `ft run` refuses it (D13)."""
+    return KernelCard(
+        op=op,
+        name=name,
+        entry="",
+        phases=phases,
+        devices=("cuda",),
+        formats=formats,
+        rank=rank,
+        because=because,
+        status="planned",
+        min_capability=min_capability,
+        requires=requires,
+    )

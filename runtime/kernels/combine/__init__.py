@@ -1,6 +1,6 @@
 """combine: hid[T,H] += sum over j of wts[T,k] * rows[T*k,H], + s[T,H] where given; no constants."""
 
-from firmtoken.compiler.cards import KernelCard
+from firmtoken.compiler.cards import KernelCard, planned_gpu_card
 
 CARDS = (
     KernelCard(
@@ -13,17 +13,12 @@ CARDS = (
         rank=1,
         because="plain torch, the only one on this device",
     ),
-    KernelCard(
+    planned_gpu_card(
         op="combine",
         name="triton",
-        entry="",
         phases=("decode", "prefill"),
-        devices=("cuda",),
         formats=("bf16", "fp32"),
         rank=1,
         because="one pass, fixed order of the sum",
-        status="planned",
-        min_capability=(8, 0),
-        requires=("triton",),
     ),
 )

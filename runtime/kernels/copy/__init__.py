@@ -1,6 +1,6 @@
 """copy: target[t] = source[s] for each (s, t) of batch.copies; no constants."""
 
-from firmtoken.compiler.cards import KernelCard
+from firmtoken.compiler.cards import KernelCard, planned_gpu_card
 
 CARDS = (
     KernelCard(
@@ -13,17 +13,12 @@ CARDS = (
         rank=1,
         because="plain torch, the only one on this device",
     ),
-    KernelCard(
+    planned_gpu_card(
         op="copy",
         name="triton",
-        entry="",
         phases=("decode", "prefill"),
-        devices=("cuda",),
         formats=("bf16", "fp32"),
         rank=1,
         because="one launch for all rows",
-        status="planned",
-        min_capability=(8, 0),
-        requires=("triton",),
     ),
 )

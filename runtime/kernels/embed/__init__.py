@@ -3,7 +3,7 @@
 hid[T,H] = table[V,H] at batch.token_ids; no constants.
 """
 
-from firmtoken.compiler.cards import KernelCard
+from firmtoken.compiler.cards import KernelCard, planned_gpu_card
 
 CARDS = (
     KernelCard(
@@ -16,17 +16,12 @@ CARDS = (
         rank=1,
         because="plain torch, the only one on this device",
     ),
-    KernelCard(
+    planned_gpu_card(
         op="embed",
         name="triton",
-        entry="",
         phases=("decode", "prefill"),
-        devices=("cuda",),
         formats=("bf16", "fp32"),
         rank=1,
         because="gathers rows from device or pinned memory",
-        status="planned",
-        min_capability=(8, 0),
-        requires=("triton",),
     ),
 )

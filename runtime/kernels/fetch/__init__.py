@@ -4,7 +4,7 @@ bank uint8 [E, slot_bytes]; miss int32 [1+2E] = count, then (expert, slot) pairs
 operands `staged`, `cache`, `overflow` (at least one) name ranges of one arena. Returns the bytes moved.
 """
 
-from firmtoken.compiler.cards import KernelCard
+from firmtoken.compiler.cards import KernelCard, planned_gpu_card
 
 CARDS = (
     KernelCard(
@@ -17,17 +17,12 @@ CARDS = (
         rank=1,
         because="plain torch, the only one on this device",
     ),
-    KernelCard(
+    planned_gpu_card(
         op="fetch",
         name="triton_gather",
-        entry="",
         phases=("decode", "prefill"),
-        devices=("cuda",),
         formats=("bf16", "nvfp4"),
         rank=1,
         because="the device reads pinned memory by the list, no host",
-        status="planned",
-        min_capability=(8, 0),
-        requires=("triton",),
     ),
 )

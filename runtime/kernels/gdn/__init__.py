@@ -10,7 +10,7 @@ Per value head: S <- exp(g) S; d = beta (v - S^T k); S <- S + k d^T; o = S^T q, 
 dt_bias), beta = sigmoid(b), q and k of unit length, q times Dk^-0.5; value head j uses key head j // (Hv / Hk).
 """
 
-from firmtoken.compiler.cards import KernelCard
+from firmtoken.compiler.cards import KernelCard, planned_gpu_card
 
 CARDS = (
     KernelCard(
@@ -33,30 +33,20 @@ CARDS = (
         rank=2,
         because="row by row, exact for any rows",
     ),
-    KernelCard(
+    planned_gpu_card(
         op="gdn",
         name="triton_chunk",
-        entry="",
         phases=("prefill",),
-        devices=("cuda",),
         formats=("bf16", "fp32"),
         rank=1,
         because="state loop and output fused",
-        status="planned",
-        min_capability=(8, 0),
-        requires=("triton",),
     ),
-    KernelCard(
+    planned_gpu_card(
         op="gdn",
         name="triton_step",
-        entry="",
         phases=("decode",),
-        devices=("cuda",),
         formats=("bf16", "fp32"),
         rank=1,
         because="conv, step, norm and gate in one launch",
-        status="planned",
-        min_capability=(8, 0),
-        requires=("triton",),
     ),
 )

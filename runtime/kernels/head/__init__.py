@@ -1,6 +1,6 @@
 """head(eps): logits[S,V] = rmsnorm(last[S,H]) * norm[H] times w[V,H]^T. The card's format is that of `w`."""
 
-from firmtoken.compiler.cards import KernelCard
+from firmtoken.compiler.cards import KernelCard, planned_gpu_card
 
 CARDS = (
     KernelCard(
@@ -13,30 +13,21 @@ CARDS = (
         rank=1,
         because="plain torch, the only one on this device",
     ),
-    KernelCard(
+    planned_gpu_card(
         op="head",
         name="triton_nvfp4",
-        entry="",
         phases=("decode", "prefill"),
-        devices=("cuda",),
         formats=("nvfp4",),
         rank=1,
         because="decodes weights in registers",
-        status="planned",
-        min_capability=(8, 0),
-        requires=("triton",),
     ),
-    KernelCard(
+    planned_gpu_card(
         op="head",
         name="cublas_bf16",
-        entry="",
         phases=("decode", "prefill"),
-        devices=("cuda",),
         formats=("bf16",),
         rank=1,
         because="the vendor's own",
-        status="planned",
-        min_capability=(8, 0),
         requires=(),
     ),
 )

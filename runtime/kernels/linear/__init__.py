@@ -1,6 +1,6 @@
 """linear: y[T,N] = x[T,K] w[N,K]^T; no constants. The card's format is that of `w`."""
 
-from firmtoken.compiler.cards import KernelCard
+from firmtoken.compiler.cards import KernelCard, planned_gpu_card
 
 CARDS = (
     KernelCard(
@@ -13,56 +13,37 @@ CARDS = (
         rank=1,
         because="plain torch, the only one on this device",
     ),
-    KernelCard(
+    planned_gpu_card(
         op="linear",
         name="triton_nvfp4",
-        entry="",
         phases=("decode", "prefill"),
-        devices=("cuda",),
         formats=("nvfp4",),
         rank=1,
         because="decodes weights in registers, any capability",
-        status="planned",
-        min_capability=(8, 0),
-        requires=("triton",),
     ),
-    KernelCard(
+    planned_gpu_card(
         op="linear",
         name="triton_fp8",
-        entry="",
         phases=("decode", "prefill"),
-        devices=("cuda",),
         formats=("fp8",),
         rank=1,
         because="weight-only, one scale a row, safe on every stream",
-        status="planned",
-        min_capability=(8, 0),
-        requires=("triton",),
     ),
-    KernelCard(
+    planned_gpu_card(
         op="linear",
         name="triton_bf16",
-        entry="",
         phases=("decode", "prefill"),
-        devices=("cuda",),
         formats=("bf16",),
         rank=2,
         because="tuned for few rows",
-        status="planned",
-        min_capability=(8, 0),
-        requires=("triton",),
     ),
-    KernelCard(
+    planned_gpu_card(
         op="linear",
         name="cublas_bf16",
-        entry="",
         phases=("decode", "prefill"),
-        devices=("cuda",),
         formats=("bf16",),
         rank=1,
         because="the vendor's own, best from 16 rows",
-        status="planned",
-        min_capability=(8, 0),
         requires=(),
     ),
     KernelCard(

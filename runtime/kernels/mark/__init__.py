@@ -1,6 +1,6 @@
 """mark: nothing; a place for drops and events."""
 
-from firmtoken.compiler.cards import KernelCard
+from firmtoken.compiler.cards import KernelCard, planned_gpu_card
 
 CARDS = (
     KernelCard(
@@ -13,17 +13,13 @@ CARDS = (
         rank=1,
         because="there is nothing to do",
     ),
-    KernelCard(
+    planned_gpu_card(
         op="mark",
         name="none_cuda",
-        entry="",
         phases=("decode", "prefill"),
-        devices=("cuda",),
         formats=("bf16", "fp32"),
         rank=1,
         because="there is nothing to do",
-        status="planned",
-        min_capability=(8, 0),
         requires=(),
     ),
 )

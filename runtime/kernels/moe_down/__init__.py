@@ -4,7 +4,7 @@ Pairs find their expert as in moe_gate_up; pairs with id or slot -1 give zeros. 
 slots.
 """
 
-from firmtoken.compiler.cards import KernelCard
+from firmtoken.compiler.cards import KernelCard, planned_gpu_card
 
 CARDS = (
     KernelCard(
@@ -37,29 +37,21 @@ CARDS = (
         rank=1,
         because="decodes each expert at use",
     ),
-    KernelCard(
+    planned_gpu_card(
         op="moe_down",
         name="triton_grouped_nvfp4",
-        entry="",
         phases=("decode", "prefill"),
-        devices=("cuda",),
         formats=("nvfp4",),
         rank=1,
         because="decodes weights in registers",
-        status="planned",
-        min_capability=(8, 0),
-        requires=("triton",),
     ),
-    KernelCard(
+    planned_gpu_card(
         op="moe_down",
         name="flashinfer_fp4_cutlass",
-        entry="",
         phases=("decode", "prefill"),
-        devices=("cuda",),
         formats=("nvfp4",),
         rank=0,
         because="FP4 tensor cores",
-        status="planned",
         min_capability=(12, 0),
         requires=("flashinfer",),
     ),

@@ -5,7 +5,7 @@ map[E] (slot = map[id]), or slots[T,k] (absolute). Pairs with id or slot -1 give
 the slots.
 """
 
-from firmtoken.compiler.cards import KernelCard
+from firmtoken.compiler.cards import KernelCard, planned_gpu_card
 
 CARDS = (
     KernelCard(
@@ -38,29 +38,21 @@ CARDS = (
         rank=1,
         because="decodes each expert at use",
     ),
-    KernelCard(
+    planned_gpu_card(
         op="moe_gate_up",
         name="triton_grouped_nvfp4",
-        entry="",
         phases=("decode", "prefill"),
-        devices=("cuda",),
         formats=("nvfp4",),
         rank=1,
         because="decodes weights in registers, both halves keep their scale",
-        status="planned",
-        min_capability=(8, 0),
-        requires=("triton",),
     ),
-    KernelCard(
+    planned_gpu_card(
         op="moe_gate_up",
         name="flashinfer_fp4_cutlass",
-        entry="",
         phases=("decode", "prefill"),
-        devices=("cuda",),
         formats=("nvfp4",),
         rank=0,
         because="FP4 tensor cores",
-        status="planned",
         min_capability=(12, 0),
         requires=("flashinfer",),
     ),

@@ -6,7 +6,7 @@ columns are rotated, column i with i + rotary_dim/2, by position * rope_theta^(-
 and k and v to batch.token_slots of kv[2, pages, page_size, Hkv, D].
 """
 
-from firmtoken.compiler.cards import KernelCard
+from firmtoken.compiler.cards import KernelCard, planned_gpu_card
 
 CARDS = (
     KernelCard(
@@ -19,17 +19,12 @@ CARDS = (
         rank=1,
         because="plain torch, the only one on this device",
     ),
-    KernelCard(
+    planned_gpu_card(
         op="qk_norm_rope_kv",
         name="triton",
-        entry="",
         phases=("decode", "prefill"),
-        devices=("cuda",),
         formats=("bf16", "fp8", "fp32"),
         rank=1,
         because="norm, rotation and page write in one pass",
-        status="planned",
-        min_capability=(8, 0),
-        requires=("triton",),
     ),
 )

@@ -5,7 +5,7 @@ table int32 [E] is slot or -1. map int32 [E] = table, missing experts pointing a
 Does not touch recency (D7).
 """
 
-from firmtoken.compiler.cards import KernelCard
+from firmtoken.compiler.cards import KernelCard, planned_gpu_card
 
 CARDS = (
     KernelCard(
@@ -18,17 +18,12 @@ CARDS = (
         rank=1,
         because="plain torch, the only one on this device",
     ),
-    KernelCard(
+    planned_gpu_card(
         op="resolve",
         name="triton",
-        entry="",
         phases=("prefill",),
-        devices=("cuda",),
         formats=("bf16", "fp32"),
         rank=1,
         because="one block, on the device",
-        status="planned",
-        min_capability=(8, 0),
-        requires=("triton",),
     ),
 )

@@ -4,7 +4,7 @@ For each (snapshot slot or -1, live, shadow) of batch.moves: that row of snaps (
 to both slots. `snaps` is absent where a plan keeps no snapshots; every move is -1 then.
 """
 
-from firmtoken.compiler.cards import KernelCard
+from firmtoken.compiler.cards import KernelCard, planned_gpu_card
 
 CARDS = (
     KernelCard(
@@ -17,17 +17,13 @@ CARDS = (
         rank=1,
         because="plain torch, the only one on this device",
     ),
-    KernelCard(
+    planned_gpu_card(
         op="restore",
         name="copy_engine",
-        entry="",
         phases=("decode", "prefill"),
-        devices=("cuda",),
         formats=("bf16", "fp32"),
         rank=1,
         because="DMA from pinned memory",
-        status="planned",
-        min_capability=(8, 0),
         requires=(),
     ),
 )

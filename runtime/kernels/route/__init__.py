@@ -4,7 +4,7 @@ logits = h[T,H] router[E,H]^T; softmax over all experts, the k largest, divided 
 largest weight first, and wts fp32 [T,k]; rows from batch.real_rows on get id -1 and weight 0.
 """
 
-from firmtoken.compiler.cards import KernelCard
+from firmtoken.compiler.cards import KernelCard, planned_gpu_card
 
 CARDS = (
     KernelCard(
@@ -17,17 +17,12 @@ CARDS = (
         rank=1,
         because="plain torch, the only one on this device",
     ),
-    KernelCard(
+    planned_gpu_card(
         op="route",
         name="triton",
-        entry="",
         phases=("decode", "prefill"),
-        devices=("cuda",),
         formats=("bf16", "fp32"),
         rank=1,
         because="softmax and top-k in one launch",
-        status="planned",
-        min_capability=(8, 0),
-        requires=("triton",),
     ),
 )

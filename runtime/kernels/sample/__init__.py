@@ -6,7 +6,7 @@ top_p; those of at least min_p times the largest. At least the largest is kept. 
 sum, in order of id, exceeds u times the total: u = Philox of (seed, position), independent of the batch.
 """
 
-from firmtoken.compiler.cards import KernelCard
+from firmtoken.compiler.cards import KernelCard, planned_gpu_card
 
 CARDS = (
     KernelCard(
@@ -19,17 +19,12 @@ CARDS = (
         rank=1,
         because="plain torch, the only one on this device",
     ),
-    KernelCard(
+    planned_gpu_card(
         op="sample",
         name="triton",
-        entry="",
         phases=("decode", "prefill"),
-        devices=("cuda",),
         formats=("bf16", "fp32"),
         rank=1,
         because="on the device, no host between steps",
-        status="planned",
-        min_capability=(8, 0),
-        requires=("triton",),
     ),
 )

@@ -4,7 +4,7 @@ s[T,H] = sigmoid(h gate[1,H]^T) * down[H,I] (silu(gate rows of gate_up) * (up ro
 first.
 """
 
-from firmtoken.compiler.cards import KernelCard
+from firmtoken.compiler.cards import KernelCard, planned_gpu_card
 
 CARDS = (
     KernelCard(
@@ -17,30 +17,20 @@ CARDS = (
         rank=1,
         because="plain torch, the only one on this device",
     ),
-    KernelCard(
+    planned_gpu_card(
         op="shared_expert",
         name="triton_nvfp4",
-        entry="",
         phases=("decode", "prefill"),
-        devices=("cuda",),
         formats=("nvfp4",),
         rank=1,
         because="decodes weights in registers",
-        status="planned",
-        min_capability=(8, 0),
-        requires=("triton",),
     ),
-    KernelCard(
+    planned_gpu_card(
         op="shared_expert",
         name="triton_bf16",
-        entry="",
         phases=("decode", "prefill"),
-        devices=("cuda",),
         formats=("bf16",),
         rank=1,
         because="one launch a half",
-        status="planned",
-        min_capability=(8, 0),
-        requires=("triton",),
     ),
 )

@@ -4,7 +4,7 @@ For each (state slot, snapshot slot) of batch.moves: the conv state's elements, 
 row of snaps fp32 [snapshot slots, conv elements + recurrent elements].
 """
 
-from firmtoken.compiler.cards import KernelCard
+from firmtoken.compiler.cards import KernelCard, planned_gpu_card
 
 CARDS = (
     KernelCard(
@@ -17,17 +17,13 @@ CARDS = (
         rank=1,
         because="plain torch, the only one on this device",
     ),
-    KernelCard(
+    planned_gpu_card(
         op="snapshot",
         name="copy_engine",
-        entry="",
         phases=("decode", "prefill"),
-        devices=("cuda",),
         formats=("bf16", "fp32"),
         rank=1,
         because="DMA to pinned memory",
-        status="planned",
-        min_capability=(8, 0),
         requires=(),
     ),
 )
