@@ -4,14 +4,14 @@ Imports stand inside the functions, and only here (STYLE.md 7): `ft --help` and 
 server, nor `ft schema` for the compiler.
 """
 
+# ruff: noqa: E402  the first statement comes before the imports, because it is about them
 import signal
-import sys
 
-if __name__ == "__main__" or sys.argv[0].endswith(("/ft", "/firmtoken")):
-    # Ctrl-C while modules load would be a traceback from wherever the import stood.
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+# Ctrl-C while modules load would be a traceback from wherever the import stood.
+signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 import functools
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
