@@ -156,3 +156,12 @@ def bind_step(step: Step, at: Mapping[str, int]) -> BoundStep:
         },
         at=dict(at),
     )
+
+
+def describe_step(bound: BoundStep, program: str) -> str:
+    """Which launch of a program it is, for people: "`moe_down` (layer 3 of decode, stream `main`)"."""
+    layer = bound.at.get("l")
+    place = program if layer is None else f"layer {layer} of {program}"
+    if layer is None and bound.writes:
+        place += f", for `{bound.writes[0]}`"
+    return f"`{bound.step.op}` ({place}, stream `{bound.step.stream}`)"

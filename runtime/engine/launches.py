@@ -10,6 +10,7 @@ from firmtoken.compiler.choices import KernelChoice
 from firmtoken.compiler.program import BoundStep, BoundYield, Flat, Value
 from firmtoken.compiler.sessions import PHASE
 from firmtoken.runtime.engine.batches import SPAN, Cut, Key
+from firmtoken.runtime.engine.position import IDLE, pack
 from firmtoken.runtime.engine.streams import MAIN
 from firmtoken.runtime.engine.views import Views, Window
 from firmtoken.runtime.kernels import load_entry
@@ -21,6 +22,8 @@ BRIEF = 2
 A thread would hide it behind one short launch, and costs two wake-ups and a fight for the interpreter's lock in every
 operation of both: 1.1 ms of a decode step, more than its eight fetches take (runtime/kernels/NOTES.md).
 """
+SPANS = ("prefill", "extend")
+"""Programs whose layers have a deadline each; a decode step has one for all."""
 COUNTED = ("fetch", "admit")
 """Ops whose return value is counted: bytes moved, experts found in their slots."""
 
@@ -35,12 +38,16 @@ class Launch:
 
     step: BoundStep
     call: Callable[[Batch], Any]
+    at: int
+    """Which launch it is: a word of `position`, without its state."""
     key: Key
     """Which of the run's batches it takes."""
     on_main: bool
     plain: bool
-    """On `main`, without events, holds or counters: nothing but the call."""
+    """On `main`, without events, holds, counters or a new deadline: nothing but the call."""
     counted: bool
+    renews: bool
+    """The first of a layer of a span: another unit begins, with a deadline of its own."""
     waits: tuple[Value, ...]
     brief: bool = False
     """On a side stream, and `main` waits for it almost at once."""
@@ -86,18 +93,19 @@ def bind_program(
 ) -> Bound:
     """Every launch of a program for launches of these rows; `entry_waits` are the first main launch's."""
     bound: list[Launch | BoundYield] = []
-    for item in flat:
+    layer = None
+    for index, item in enumerate(flat):
         if isinstance(item, BoundYield):
             bound.append(item)
             continue
+        renews = program in SPANS and layer != (layer := (item.at.get("c"), item.at.get("l")))
         window, key, rows = _place(item, cut, experts_per_token)
         waits = item.waits
         if item.step.stream == MAIN:
             waits, entry_waits = (*entry_waits, *waits), ()
         operands = {name: views.cut(value, window) for name, value in item.operands.items()}
-        bound.append(
-            _launch(item, partial(kernels.choose(item, program, rows), **operands), key, waits)
-        )
+        call = partial(kernels.choose(item, program, rows), **operands)
+        bound.append(_launch(item, call, key, waits, at=pack(program, index, IDLE), renews=renews))
     return tuple(_mark_brief(bound))
 
 
@@ -113,18 +121,26 @@ def _mark_brief(bound: Sequence[Launch | BoundYield]) -> Iterator[Launch | Bound
 
 
 def _launch(
-    item: BoundStep, call: Callable[..., Any], key: Key, waits: tuple[Value, ...]
+    item: BoundStep,
+    call: Callable[..., Any],
+    key: Key,
+    waits: tuple[Value, ...],
+    *,
+    at: int,
+    renews: bool,
 ) -> Launch:
     on_main = item.step.stream == MAIN
     counted = item.step.op in COUNTED
-    busy = waits or item.records or item.holds or item.drops or counted
+    busy = waits or item.records or item.holds or item.drops or counted or renews
     return Launch(
         step=item,
         call=call,
+        at=at,
         key=key,
         on_main=on_main,
         plain=on_main and not busy,
         counted=counted,
+        renews=renews,
         waits=waits,
     )
 

@@ -14,10 +14,11 @@ import torch
 
 from firmtoken.compiler.plan import Plan
 from firmtoken.compiler.program import BoundYield, Flat, Program, Value
-from firmtoken.compiler.unroll import bind_all, unroll
+from firmtoken.compiler.unroll import bind_all, describe_step, unroll
 from firmtoken.runtime.engine.batches import Batches, Cut
-from firmtoken.runtime.engine.launches import Bound, Kernels, Launch, bind_program
-from firmtoken.runtime.engine.streams import Streams
+from firmtoken.runtime.engine.launches import SPANS, Bound, Kernels, Launch, bind_program
+from firmtoken.runtime.engine.position import FIRST_STREAM, RUNNING, WAITING, Position
+from firmtoken.runtime.engine.streams import MAIN, StreamFailed, Streams
 from firmtoken.runtime.engine.views import Views
 from firmtoken.runtime.kernels.batch import Batch
 from firmtoken.runtime.memory.arena import Arena
@@ -32,6 +33,10 @@ V = TypeVar("V")
 
 class Abandoned(Exception):
     """Raised by `on_yield`: nobody needs the rest of this run."""
+
+
+class LaunchFailed(Exception):
+    """A kernel raised; its exception is the cause. What its run was to write cannot be trusted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,8 +93,9 @@ class Recent(Generic[K, V]):
 class Interpreter:
     """Programs of one plan over one arena. `main` is the caller's thread."""
 
-    def __init__(self, plan: Plan, arena: Arena) -> None:
+    def __init__(self, plan: Plan, arena: Arena, position: Position | None = None) -> None:
         self.views = Views(plan, arena)
+        self.position = Position() if position is None else position
         self.held: set[Value] = set()
         """Values that no decode step may change now."""
         self.counters = Counters()
@@ -97,20 +103,39 @@ class Interpreter:
         """Set to a list to keep every launch."""
         self._plan = plan
         self._kernels = Kernels(plan.kernels)
-        self._streams = Streams(plan.streams.names)
+        self._streams = Streams(plan.streams.names, self.position)
+        self._main_word = FIRST_STREAM + 2 * plan.streams.names.index(MAIN)
         self._experts_per_token = int(plan.model.geometry["num_experts_per_token"])
         self._flats: Recent[tuple[str, tuple[int, ...]], Flat] = Recent()
         self._sized: dict[tuple[str, Cut], Bound] = {}
         self._bound: Recent[tuple[str, Cut], Bound] = Recent()
 
     def run(self, name: str, cut: Cut, batches: Batches, on_yield: OnYield | None = None) -> None:
-        """One run of a program; a yield hands over to `on_yield`, which may run another and change `batches`."""
+        """One run of a program; a yield hands over to `on_yield`, which may run another and change `batches`.
+
+        Raises `LaunchFailed`; `recover` must follow.
+        """
+        position = self.position
+        position.due(self.deadline(name))
+        rows = sum(map(sum, cut.chunks))
+        number = position.begin_run(name, cut.tiles, rows, cut.num_seqs)
         with torch.inference_mode():
             try:
                 self._walk(name, self.bind(name, cut), batches, on_yield)
             except Abandoned:
                 self._streams.drain()
                 self.held.clear()
+        position.end_run(number)
+
+    def deadline(self, program: str) -> float:
+        """Seconds that a unit of this program may take: a layer of a span, the whole of any other."""
+        deadlines = self._plan.schedule.deadlines
+        return deadlines.prefill_layer_s if program in SPANS else deadlines.decode_s
+
+    def recover(self) -> None:
+        """After `LaunchFailed`: nothing is in flight any more, and nothing is held."""
+        self._streams.recover()
+        self.held.clear()
 
     def bind(self, name: str, cut: Cut) -> Bound:
         """The program bound to launches of these sizes: kept for those of planned sizes, the last few otherwise."""
@@ -145,31 +170,51 @@ class Interpreter:
         return unroll(self._program(name), kinds, chunks=max(1, len(tiles)), tiles=tiles)
 
     def _walk(self, name: str, bound: Bound, batches: Batches, on_yield: OnYield | None) -> None:
+        words, main = self.position.words, self._main_word
         for item in bound:
             if isinstance(item, BoundYield):
                 if on_yield is not None:
+                    words[main] = 0
                     on_yield(item)
-            elif item.plain and self.record is None and not self.held:
-                item.call(batches[item.key])
-            else:
-                self._launch(name, item, batches[item.key])
+                    self.position.due(self.deadline(name))
+                continue
+            words[main] = item.at | RUNNING
+            try:
+                if item.plain and self.record is None and not self.held:
+                    item.call(batches[item.key])
+                else:
+                    self._launch(name, item, batches[item.key])
+            except StreamFailed as failed:
+                raise LaunchFailed(_described(name, bound, failed.at)) from failed.__cause__
+            except Exception as error:  # a kernel may raise anything; the engine answers for it
+                raise LaunchFailed(_described(name, bound, item.at)) from error
+        words[main] = 0
 
     def _launch(self, program: str, launch: Launch, batch: Batch) -> None:
         bound = launch.step
+        if launch.renews:
+            self.position.due(self.deadline(program))
         if self.record is not None:
             self.record.append(_launched(program, launch))
         if self.held and not self.held.isdisjoint(bound.writes):
             batch = replace(batch, held=True)
         if launch.on_main:
             if launch.waits:
+                self.position.words[self._main_word] = launch.at | WAITING
                 self._streams.wait(launch.waits)
+                self.position.words[self._main_word] = launch.at | RUNNING
             self._call(program, launch, batch)
             if bound.records:
                 self._streams.record(bound.records)
         else:
             call = partial(self._call, program, launch, batch)
             self._streams.issue(
-                bound.step.stream, launch.waits, call, bound.records, brief=launch.brief
+                bound.step.stream,
+                launch.waits,
+                call,
+                bound.records,
+                at=launch.at,
+                brief=launch.brief,
             )
         if bound.holds or bound.drops:
             self.held.update(bound.holds)
@@ -191,6 +236,14 @@ class Interpreter:
             "extend": programs.extend,
         }
         return named[name]
+
+
+def _described(program: str, bound: Bound, at: int) -> str:
+    """Which launch it is, for people."""
+    found = [item.step for item in bound if isinstance(item, Launch) and item.at == at]
+    if not found:  # of an earlier run: a side stream may lag behind
+        return f"a launch before program `{program}`"
+    return describe_step(found[0], program)
 
 
 def _launched(program: str, launch: Launch) -> Launched:

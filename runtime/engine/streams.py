@@ -13,12 +13,23 @@ from collections.abc import Callable, Sequence
 import torch
 
 from firmtoken.compiler.program import Value
+from firmtoken.runtime.engine.position import (
+    FIRST_STREAM,
+    RUNNING,
+    WAITING,
+    Position,
+)
 
 MAIN = "main"
 
 
 class StreamFailed(Exception):
     """A launch on a side stream raised; its exception is the cause."""
+
+    def __init__(self, stream: str, at: int) -> None:
+        super().__init__(f"a launch on stream `{stream}` failed")
+        self.at = at
+        """The launch: a word of `position`, without its state."""
 
 
 class Event:
@@ -47,12 +58,15 @@ Launched = Callable[[], None]
 
 
 class SideStream:
-    """A thread that runs what it is given, in order."""
+    """A thread that runs what it is given, in order; `number` is its place among the plan's streams."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, number: int, position: Position) -> None:
         self.failure: Exception | None = None
-        self._queue: queue.SimpleQueue[tuple[tuple[Event, ...], Launched, Event | None] | None]
+        self.failed_at = 0
+        self._queue: queue.SimpleQueue[tuple[tuple[Event, ...], Launched, Event | None, int] | None]
         self._queue = queue.SimpleQueue()
+        self._words = position.words
+        self._word = FIRST_STREAM + 2 * number
         self._num_issued = 0  # written by `main`
         self._num_done = 0  # written by the thread
         run = torch.inference_mode()(self._run_all)  # the mode belongs to a thread
@@ -64,18 +78,20 @@ class SideStream:
         """All that was enqueued has run: what is launched now is next in order."""
         return self._num_done == self._num_issued
 
-    def issue(self, waits: tuple[Event, ...], launch: Launched, happened: Event | None) -> None:
+    def issue(
+        self, waits: tuple[Event, ...], launch: Launched, happened: Event | None, at: int
+    ) -> None:
         """Enqueues a launch."""
         self._num_issued += 1
-        self._queue.put((waits, launch, happened))
+        self._queue.put((waits, launch, happened, at))
 
-    def run(self, launch: Launched) -> None:
+    def run(self, launch: Launched, at: int) -> None:
         """Runs a launch on the thread that calls."""
         try:
             if self.failure is None:
                 launch()
         except Exception as error:  # whatever a kernel raises belongs to whoever waits for it
-            self.failure = error
+            self.failure, self.failed_at = error, at
 
     def close(self) -> None:
         """Ends the thread after what it was given."""
@@ -84,11 +100,17 @@ class SideStream:
 
     def _run_all(self) -> None:
         torch.set_num_threads(1)  # of this thread: copies must not take cores from `main`
+        words, word = self._words, self._word
+        words[word + 1] = threading.get_native_id()
         while (item := self._queue.get()) is not None:
-            waits, launch, happened = item
-            for event in waits:
-                event.wait()
-            self.run(launch)
+            waits, launch, happened, at = item
+            if waits:
+                words[word] = at | WAITING
+                for event in waits:
+                    event.wait()
+            words[word] = at | RUNNING
+            self.run(launch, at)
+            words[word] = at
             self._num_done += 1
             if happened is not None:
                 happened.happen()
@@ -97,9 +119,13 @@ class SideStream:
 class Streams:
     """All streams of a plan and the events between them."""
 
-    def __init__(self, names: Sequence[str]) -> None:
+    def __init__(self, names: Sequence[str], position: Position) -> None:
         torch.get_num_threads()  # fixes this thread's number before side streams set theirs
-        self._side = {name: SideStream(name) for name in names if name != MAIN}
+        self._side = {
+            name: SideStream(name, number, position)
+            for number, name in enumerate(names)
+            if name != MAIN
+        }
         self._events: dict[Value, Event] = {}
 
     def wait(self, events: Sequence[Value]) -> None:
@@ -122,28 +148,41 @@ class Streams:
         launch: Launched,
         records: Sequence[Value],
         *,
+        at: int,
         brief: bool = False,
     ) -> None:
-        """Launches on a side stream. `brief`: `main` waits for it at once, so it may run here if it is next anyway."""
+        """Launches on a side stream. `brief`: `main` waits for it at once, so it may run here if it is next anyway.
+
+        `at` says which launch it is: a word of `position`, without its state.
+        """
         pending = tuple(self._events[name] for name in waits if name in self._events)
         if brief and self._side[stream].idle and all(event.happened for event in pending):
-            self._side[stream].run(launch)
+            self._side[stream].run(launch, at)
             self.record(records)
             return
         happened = Event() if records else None
         for name in records:
             assert happened is not None
             self._events[name] = happened
-        self._side[stream].issue(pending, launch, happened)
+        self._side[stream].issue(pending, launch, happened, at)
 
     def drain(self) -> None:
         """Returns when every side stream is idle."""
         for stream in self._side.values():
             idle = Event()
-            stream.issue((), _nothing, idle)
+            stream.issue((), _nothing, idle, 0)
             idle.wait()
         self._events.clear()
         self._check()
+
+    def recover(self) -> None:
+        """Returns when every side stream is idle; what failed is forgotten."""
+        for stream in self._side.values():
+            idle = Event()
+            stream.issue((), _nothing, idle, 0)
+            idle.wait()
+            stream.failure = None
+        self._events.clear()
 
     def close(self) -> None:
         """Ends the threads."""
@@ -153,7 +192,7 @@ class Streams:
     def _check(self) -> None:
         for name, stream in self._side.items():
             if stream.failure is not None:
-                raise StreamFailed(f"a launch on stream `{name}` failed") from stream.failure
+                raise StreamFailed(name, stream.failed_at) from stream.failure
 
 
 def _nothing() -> None:

@@ -6,11 +6,12 @@ from functools import partial
 import pytest
 
 from firmtoken.compiler.program import Value
+from firmtoken.runtime.engine.position import Position
 from firmtoken.runtime.engine.streams import StreamFailed, Streams
 
 
 def test_a_brief_launch_runs_here_if_it_is_next_and_in_order_if_not() -> None:
-    streams = Streams(("main", "link"))
+    streams = Streams(("main", "link"), Position())
     ran: list[tuple[str, bool]] = []
     here = threading.get_ident()
 
@@ -18,11 +19,11 @@ def test_a_brief_launch_runs_here_if_it_is_next_and_in_order_if_not() -> None:
         ran.append((what, threading.get_ident() == here))
 
     copied = Value("copied")
-    streams.issue("link", (), partial(note, "first"), (copied,), brief=True)
+    streams.issue("link", (), partial(note, "first"), (copied,), brief=True, at=0)
     assert ran == [("first", True)]
     gate = threading.Event()
-    streams.issue("link", (), gate.wait, ())
-    streams.issue("link", (), partial(note, "second"), (copied,), brief=True)
+    streams.issue("link", (), gate.wait, (), at=0)
+    streams.issue("link", (), partial(note, "second"), (copied,), brief=True, at=0)
     assert len(ran) == 1
     gate.set()
     streams.wait((copied,))
@@ -31,25 +32,25 @@ def test_a_brief_launch_runs_here_if_it_is_next_and_in_order_if_not() -> None:
 
 
 def test_a_failure_of_a_brief_launch_reaches_whoever_waits_for_it() -> None:
-    streams = Streams(("main", "link"))
+    streams = Streams(("main", "link"), Position())
 
     def fail() -> None:
         raise ValueError("broken copy")
 
-    streams.issue("link", (), fail, (Value("copied"),), brief=True)
+    streams.issue("link", (), fail, (Value("copied"),), brief=True, at=0)
     with pytest.raises(StreamFailed, match="`link` failed"):
         streams.wait((Value("copied"),))
     streams.close()
 
 
 def test_a_side_stream_keeps_its_order_and_waits_for_events() -> None:
-    streams = Streams(("main", "link", "other"))
+    streams = Streams(("main", "link", "other"), Position())
     done: list[str] = []
     gate = threading.Event()
     copied = Value("copied", (1,))
-    streams.issue("link", (), gate.wait, ())
-    streams.issue("link", (), lambda: done.append("first"), (copied,))
-    streams.issue("other", (copied,), lambda: done.append("second"), ())
+    streams.issue("link", (), gate.wait, (), at=0)
+    streams.issue("link", (), lambda: done.append("first"), (copied,), at=0)
+    streams.issue("other", (copied,), lambda: done.append("second"), (), at=0)
     streams.wait((Value("never"),))  # never recorded: orders nothing
     assert done == []
     gate.set()
@@ -61,12 +62,12 @@ def test_a_side_stream_keeps_its_order_and_waits_for_events() -> None:
 
 
 def test_a_failure_on_a_side_stream_reaches_whoever_waits_for_it() -> None:
-    streams = Streams(("main", "link"))
+    streams = Streams(("main", "link"), Position())
 
     def fail() -> None:
         raise ValueError("broken copy")
 
-    streams.issue("link", (), fail, (Value("copied"),))
+    streams.issue("link", (), fail, (Value("copied"),), at=0)
     with pytest.raises(StreamFailed, match="`link` failed") as caught:
         streams.wait((Value("copied"),))
     assert isinstance(caught.value.__cause__, ValueError)

@@ -1,0 +1,131 @@
+"""Where the engine is: what it writes before each launch is what a watcher reads."""
+
+import re
+
+import pytest
+
+from firmtoken.compiler.unroll import unroll
+from firmtoken.runtime.engine.position import (
+    NUM_STEPS,
+    POSITION_BYTES,
+    RUNNING,
+    WAITING,
+    Position,
+    PositionReader,
+    pack,
+)
+from firmtoken.runtime.engine.program import LaunchFailed
+
+
+def test_a_run_is_told_with_its_sizes_and_its_end() -> None:
+    memory = bytearray(POSITION_BYTES)
+    position, reader = Position(memory, iter(range(100, 999)).__next__), PositionReader(memory)
+    number = position.begin_run("prefill", (2, 1), 300, 2)
+    note = reader.run_of("prefill")
+    assert note is not None
+    assert (note.run, note.tiles, note.rows, note.num_seqs) == (0, (2, 1), 300, 2)
+    assert reader.run_of("decode") is None
+    (step,) = reader.steps()
+    assert (step.program, step.begun_ns, step.ended_ns) == ("prefill", 100, 0)
+    position.end_run(number)
+    assert reader.steps()[0].ended_ns == 101
+
+
+def test_the_last_64_runs_are_kept_in_order() -> None:
+    memory = bytearray(POSITION_BYTES)
+    position = Position(memory)
+    for _ in range(NUM_STEPS + 10):
+        position.end_run(position.begin_run("decode", (1,), 1, 1))
+    runs = [step.run for step in PositionReader(memory).steps()]
+    assert runs == list(range(10, NUM_STEPS + 10))
+
+
+def test_streams_say_program_launch_and_state() -> None:
+    memory = bytearray(POSITION_BYTES)
+    position, reader = Position(memory), PositionReader(memory)
+    position.words[8] = pack("extend", 70_000, RUNNING)
+    position.words[10] = pack("decode", 3, WAITING)
+    streams = reader.streams(("main", "link"))
+    assert (streams["main"].program, streams["main"].launch) == ("extend", 70_000)
+    assert streams["main"].state == "running"
+    assert (streams["link"].launch, streams["link"].state) == (3, "waiting")
+
+
+def test_what_is_due_has_a_floor_before_the_engine_is_ready() -> None:
+    memory = bytearray(POSITION_BYTES)
+    position, reader = Position(memory), PositionReader(memory)
+    position.least_ns = 60_000_000_000
+    position.due(2.0)
+    assert (reader.units, reader.due_s) == (1, 60.0)
+    position.least_ns = 0
+    position.due(2.0)
+    assert (reader.units, reader.due_s) == (2, 2.0)
+    position.idle()
+    assert (reader.units, reader.due_s) == (3, 0.0)
+
+
+def test_a_new_engine_knows_what_is_filled_and_nothing_else() -> None:
+    memory = bytearray(POSITION_BYTES)
+    position, reader = Position(memory), PositionReader(memory)
+    position.begin_run("park", (), 0, 0)
+    position.fill("bank", "abc")
+    position.spend(2)
+    reader.restart(30.0)
+    assert reader.steps() == () and reader.run_of("park") is None
+    assert reader.due_s == 30.0
+    assert Position(memory).filled() == {"bank": "abc"}
+    assert Position(memory).spent() == [2]
+
+
+def test_a_note_that_is_half_written_reads_as_none() -> None:
+    memory = bytearray(POSITION_BYTES)
+    position, reader = Position(memory), PositionReader(memory)
+    position.begin_run("decode", (1,), 1, 1)
+    start = memory.find(b'{"run"') - 4
+    memory[start : start + 4] = (10**6).to_bytes(4, "little")
+    assert reader.run_of("decode") is None
+
+
+def test_the_position_of_a_launch_is_its_place_in_the_unrolled_program(start) -> None:
+    bench = start("tiny-cpu")
+    bench.add(1, list(range(1, 200)), 2)
+    bench.drain()
+    memory = bench.interpreter.position._memory
+    reader = PositionReader(memory)
+    names = bench.plan.streams.names
+    note = reader.run_of("prefill")
+    assert note is not None and note.rows == 199
+    flat = unroll(
+        bench.plan.programs.prefill, bench.plan.model.layer_kinds, chunks=1, tiles=note.tiles
+    )
+    (link,) = [at for name, at in reader.streams(names).items() if name != "main"]
+    assert link.state == "idle" and link.thread > 0
+    step = flat[link.launch] if link.program == "prefill" else None
+    assert step is None or step.step.stream != "main"
+    assert reader.units > len(bench.plan.model.layer_kinds)  # a layer of a span is a unit
+    assert all(step.ended_ns > step.begun_ns for step in reader.steps())
+
+
+@pytest.mark.parametrize(
+    ("op", "named"),
+    [
+        ("moe_down", "`moe_down` (layer 0 of prefill, stream `main`)"),
+        ("fetch", "`fetch` (prefill, for `staged[0]`, stream `link`)"),
+    ],
+)
+def test_a_launch_that_raises_is_named(
+    start, monkeypatch: pytest.MonkeyPatch, op: str, named: str
+) -> None:
+    bench = start("tiny-cpu")
+
+    def fail(*_: object, **__: object) -> None:
+        raise MemoryError("no more")
+
+    kernels = bench.interpreter._kernels
+    entry = next(row.entry for row in bench.plan.kernels if row.op == op)
+    monkeypatch.setitem(kernels._loaded, entry, fail)
+    bench.add(1, list(range(1, 200)), 2)
+    with pytest.raises(LaunchFailed, match=re.escape(named)) as caught:
+        bench.drain()
+    assert isinstance(caught.value.__cause__, MemoryError)
+    bench.interpreter.recover()
