@@ -24,6 +24,7 @@ from firmtoken.compiler.ledger_lines import (
     num_pages,
     page_bytes,
     parked_line,
+    restart_copy_line,
     snapshot_line,
 )
 from firmtoken.compiler.machine import Machine, captures
@@ -281,6 +282,10 @@ class Fits:
         snapshots = self._snapshots(left)
         if snapshots:
             lines = (*lines, snapshot_line(self.cache, snapshots, left))
+        if placement == "resident" and self.machine.shares_banks:
+            copy = restart_copy_line(self.facts, self.candidates)
+            if copy.bytes <= budget - sum(part.bytes for part in lines):
+                lines = (*lines, copy)
         return Host(ledger=ledger(budget, budget, lines), snapshots=snapshots)
 
     def _snapshots(self, left: int) -> int:

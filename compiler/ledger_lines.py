@@ -207,6 +207,17 @@ def bank_line(facts: ModelFacts, candidates: Candidates) -> Line:
     )
 
 
+def restart_copy_line(facts: ModelFacts, candidates: Candidates) -> Line:
+    """Every expert once more, where the next engine finds it (D11); never pinned."""
+    return line(
+        "restart_copy",
+        unit_bytes=candidates.bank_row_bytes,
+        count=facts.total_experts,
+        unit="expert",
+        because="every expert again: an engine that died comes back without reading the checkpoint's experts",
+    )
+
+
 def base_host_lines(machine: Machine, laid: Laid) -> tuple[Line, ...]:
     """Host lines that neither the bank nor the snapshots change."""
     return (

@@ -30,6 +30,8 @@ class Machine:
     """Kernels that read host memory in place."""
     host_memory: int
     pinnable: int
+    shares_banks: bool
+    """Host memory outlives the engine, so that the next one finds it filled (D11)."""
 
     @property
     def budget(self) -> int:
@@ -82,6 +84,7 @@ def _with_gpu(hardware: Hardware, gpu: Gpu) -> Machine:
         gather_rate=hardware.link.gather,
         host_memory=hardware.host.memory,
         pinnable=hardware.host.pinnable,
+        shares_banks=shares_banks(hardware),
     )
 
 
@@ -101,4 +104,13 @@ def _with_cpu(hardware: Hardware, cpu: Cpu) -> Machine:
         gather_rate=link.gather if link is not None else hardware.host.bandwidth / 2,
         host_memory=hardware.host.memory,
         pinnable=hardware.host.memory,
+        shares_banks=shares_banks(hardware),
     )
+
+
+def shares_banks(hardware: Hardware) -> bool:
+    """Whether host memory outlives the engine (D11)."""
+    # A shared mapping cannot be registered for copies under WSL (D11).
+    if hardware.host.banks == "auto":
+        return hardware.software.os != "wsl"
+    return hardware.host.banks == "shared"

@@ -8,7 +8,7 @@ from firmtoken.compiler.choices import KernelChoice
 from firmtoken.compiler.expert_slots import slot_bytes, slot_parts
 from firmtoken.compiler.facts import Batches, CacheChoice, Candidates, ModelFacts, Split
 from firmtoken.compiler.family import Family
-from firmtoken.compiler.machine import captures, describe_machine
+from firmtoken.compiler.machine import captures, describe_machine, shares_banks
 from firmtoken.compiler.passes.advise import advise
 from firmtoken.compiler.passes.allocate_buffers import allocate_buffers
 from firmtoken.compiler.passes.assemble import Parts, assemble
@@ -71,7 +71,14 @@ def compile_profile(profile: Profile, cards: Sequence[KernelCard]) -> Plan:
             kernels=layouts.kernels,
             laid=chosen,
             split=split,
-            memory=place_memory(facts, cache, chosen, split, candidates.slot_bytes),
+            memory=place_memory(
+                facts,
+                cache,
+                chosen,
+                split,
+                candidates.slot_bytes,
+                shares_banks=shares_banks(profile.hardware),
+            ),
             schedule=set_thresholds(profile, batches, split, costs, residency, cache.page_size),
             estimates=estimate(costs, residency, batches),
             advice=advise(profile, resplit),

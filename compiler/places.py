@@ -66,3 +66,5 @@ class Space:
     """From the start of that memory's allocation (host spaces are segments of their own: 0)."""
     bytes: int
     line: str
+    shared: bool
+    """A segment of the server's: it outlives the engine (D11)."""

@@ -6,6 +6,7 @@ Sizes are integers in bytes, times floats in seconds, lengths integers in tokens
 from dataclasses import dataclass
 
 from firmtoken.compiler.choices import KernelChoice
+from firmtoken.compiler.faults import Fault
 from firmtoken.compiler.ledger import Memory
 from firmtoken.compiler.places import Buffer, Space, Weight
 from firmtoken.compiler.program import Program
@@ -172,6 +173,8 @@ class Deadlines:
 
     decode_s: float
     prefill_layer_s: float
+    start_s: float
+    """Before ready: the longest that loading or a first run may go without a sign of progress."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,6 +204,9 @@ class Admission:
     default_output: int
     pages_per_request_rule: str
     queue: int
+    """Requests that may wait."""
+    queue_tokens: int
+    """Prompt tokens that may wait, all requests together."""
     max_preemptions: int
     max_passes: int
     """How often a request that fits may pass a head that waits for pages."""
@@ -295,3 +301,5 @@ class Plan:
     advice: tuple[Advice, ...]
     estimates: Estimates
     warnings: tuple[PlanWarning, ...]
+    faults: tuple[Fault, ...]
+    """What a test lets go wrong; the compiler never puts one here."""

@@ -12,19 +12,21 @@ from firmtoken.compiler.program import Flat, Program
 from firmtoken.compiler.race import Layout, check_races
 from firmtoken.compiler.sessions import Cards, cards_of, inline, session
 from firmtoken.compiler.unroll import BadReference, unroll
+from firmtoken.compiler.verify_faults import check_faults, check_no_faults
 from firmtoken.compiler.verify_places import check_places, check_steps
 
 Check = Callable[[Plan], Iterator[str]]
 
 
-def verify(plan: Plan) -> None:
-    """Raises `PlanRefused` with every fault found."""
-    faults: list[str] = []
+def verify(plan: Plan, *, allow_faults: bool = False) -> None:
+    """Raises `PlanRefused` with all that is wrong. `allow_faults`: a test's plan may let things go wrong."""
+    faults: list[str] = [] if allow_faults else list(check_no_faults(plan))
     for check in (check_ledgers, check_places, check_admission, check_steps):
         faults += check(plan)
     if not faults:
         try:
             faults += check_programs(plan)
+            faults += check_faults(plan)
         except (NoPlace, BadReference) as error:
             faults.append(str(error))
     if faults:

@@ -1,6 +1,6 @@
 """Files -> one tree: references are followed, `extends` merged, relative paths made absolute."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from os.path import normpath
 from pathlib import Path
@@ -19,8 +19,11 @@ MAX_FILES = 8
 Kind = Literal["", "hardware", "model"]
 """Which part of a profile a file or mapping is; empty: all of it."""
 PARTS: tuple[Kind, ...] = ("hardware", "model")
+LOG_FILE = ("server", "log_file")
+LOG_FILE_WORDS = ("auto", "off")
+"""Values of that field that are no path; a file of that name is `./auto`."""
 PATHS: Mapping[Kind, tuple[tuple[str, ...], ...]] = {
-    "": (("model", "source", "path"), ("server", "api_keys", "file")),
+    "": (("model", "source", "path"), ("server", "api_keys", "file"), LOG_FILE),
     "hardware": (),
     "model": (("source", "path"),),
 }
@@ -68,7 +71,8 @@ class Assembly:
         entries = (entry for entry in node.entries if entry.key != EXTENDS)
         own = replace(node, entries=tuple(entries))
         for steps in PATHS[kind]:
-            own = absolute(own, steps, file.path.parent)
+            words = LOG_FILE_WORDS if steps == LOG_FILE else ()
+            own = absolute(own, steps, file.path.parent, words)
         if kind == "":
             settled = (self.part(entry, file, chain) for entry in own.entries)
             own = replace(own, entries=tuple(entry for entry in settled if entry is not None))
@@ -136,15 +140,18 @@ def unless_circular(found: File, chain: tuple[File, ...]) -> File | Fault:
     return found
 
 
-def absolute(node: MapNode, steps: tuple[str, ...], folder: Path) -> MapNode:
-    """`node` with the path at `steps`, if there is one, taken relative to `folder`."""
+def absolute(
+    node: MapNode, steps: tuple[str, ...], folder: Path, words: Sequence[str] = ()
+) -> MapNode:
+    """`node` with the path at `steps`, if there is one that is none of `words`, taken relative to `folder`."""
     entry = node.find(steps[0])
     if entry is None:
         return node
     value: Node = entry.value
     if isinstance(value, MapNode) and len(steps) > 1:
-        value = absolute(value, steps[1:], folder)
+        value = absolute(value, steps[1:], folder, words)
     elif isinstance(value, Scalar) and isinstance(value.value, str) and len(steps) == 1:
-        value = replace(value, value=normpath(folder / value.value) if value.value else "")
+        is_path = value.value not in ("", *words)
+        value = replace(value, value=normpath(folder / value.value)) if is_path else value
     changed = replace(entry, value=value)
     return replace(node, entries=tuple(changed if each is entry else each for each in node.entries))

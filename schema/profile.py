@@ -122,6 +122,8 @@ class Server(Section):
     """Port to bind; 0 takes a free one."""
     api_keys: ApiKeys | None = None
     """Keys that clients must send; `null`: everyone may."""
+    log_file: Annotated[str, Field(min_length=1)] = "auto"
+    """`auto`: a file in `$XDG_STATE_HOME/firmtoken/logs`. `off`: none. Or a path, relative to this file."""
 
 
 class Profile(Section):

@@ -1,6 +1,6 @@
 """Golden files: `pytest --update-cases` rewrites them, and review reads the difference."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -25,3 +25,11 @@ def golden(request: pytest.FixtureRequest) -> Golden:
         assert text == path.read_text()
 
     return check
+
+
+@pytest.fixture(autouse=True, scope="session")
+def state_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Servers under test keep their logs and reports away from those of the person who tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        yield

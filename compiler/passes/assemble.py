@@ -33,6 +33,8 @@ from firmtoken.schema.model import Model
 from firmtoken.schema.profile import Profile
 
 OUTPUT_RESERVE = 1024
+QUEUE_CONTEXTS = 16
+"""So many prompts of the longest kind may wait, or as many more as they are shorter."""
 MAX_PREEMPTIONS = 2
 MAX_PASSES = 4
 
@@ -93,6 +95,7 @@ def assemble(parts: Parts) -> Plan:
         advice=parts.advice,
         estimates=parts.estimates,
         warnings=split.warnings,
+        faults=(),
     )
 
 
@@ -210,6 +213,7 @@ def _admission(parts: Parts) -> Admission:
         default_output=serving.output,
         pages_per_request_rule="ceil((prompt + output) / page_size)",
         queue=serving.queue,
+        queue_tokens=QUEUE_CONTEXTS * context,
         max_preemptions=MAX_PREEMPTIONS,
         max_passes=MAX_PASSES,
     )

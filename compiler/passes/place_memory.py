@@ -22,7 +22,7 @@ DEVICE_SPACES = (
     "tables",
 )
 """Lines with values in them, in this order; the three kinds of expert slots are neighbours: one arena (D8)."""
-HOST_SPACES = ("bank", "snapshots")
+HOST_SPACES = ("bank", "snapshots", "restart_copy")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,13 @@ class PlacedMemory:
 
 
 def place_memory(
-    facts: ModelFacts, cache: CacheChoice, laid: Laid, split: Split, slot_bytes: int
+    facts: ModelFacts,
+    cache: CacheChoice,
+    laid: Laid,
+    split: Split,
+    slot_bytes: int,
+    *,
+    shares_banks: bool,
 ) -> PlacedMemory:
     """Offsets of everything, from the finished split."""
     buffers = (
@@ -45,22 +51,36 @@ def place_memory(
         *(_state_buffers(facts, cache, split) if facts.num_linear else ()),
     )
     return PlacedMemory(
-        spaces=tuple(_spaces(split.device, split.host)),
+        spaces=tuple(_spaces(split.device, split.host, shared=shares_banks)),
         weights=tuple(_weights(facts)),
         buffers=buffers,
     )
 
 
-def _spaces(device: Ledger, host: Ledger) -> Iterator[Space]:
+def _spaces(device: Ledger, host: Ledger, *, shared: bool) -> Iterator[Space]:
     lines = {line.name: line.bytes for line in device.lines}
     offset = 0
     for name in DEVICE_SPACES:
         if lines.get(name):
-            yield Space(name=name, memory="device", offset=offset, bytes=lines[name], line=name)
+            yield Space(
+                name=name,
+                memory="device",
+                offset=offset,
+                bytes=lines[name],
+                line=name,
+                shared=False,
+            )
             offset += lines[name]
     for line in host.lines:
         if line.name in HOST_SPACES and line.bytes:
-            yield Space(name=line.name, memory="host", offset=0, bytes=line.bytes, line=line.name)
+            yield Space(
+                name=line.name,
+                memory="host",
+                offset=0,
+                bytes=line.bytes,
+                line=line.name,
+                shared=shared,
+            )
 
 
 def _weights(facts: ModelFacts) -> Iterator[Weight]:
@@ -90,6 +110,10 @@ def _expert_buffers(facts: ModelFacts, split: Split, slot_bytes: int) -> Iterato
         first += count
     yield _slots("cache", "experts.cache", ("layer",), tuple(places), "a layer's own range (D8)")
     if split.placement == "resident":
+        if any(line.name == "restart_copy" for line in split.host.lines):
+            yield _host_experts(
+                "restart_copy", facts, slot_bytes, "every expert in the layout of its slot"
+            )
         return
     half = split.experts.staging_slots // 2 * slot_bytes
     yield _slots(
@@ -109,10 +133,17 @@ def _expert_buffers(facts: ModelFacts, split: Split, slot_bytes: int) -> Iterato
         "where a decode step's miss goes when its layer is held",
         size=split.experts.overflow_slots * slot_bytes,
     )
-    yield Buffer(
-        name="bank",
+    yield _host_experts(
+        "bank", facts, slot_bytes, "every expert in the layout of its slot: a fetch is one copy"
+    )
+
+
+def _host_experts(name: str, facts: ModelFacts, slot_bytes: int, because: str) -> Buffer:
+    """All experts in host memory, by layer."""
+    return Buffer(
+        name=name,
         kind="host",
-        space="bank",
+        space=name,
         index=("layer",),
         offset=0,
         bytes=facts.experts_per_layer * slot_bytes,
@@ -122,7 +153,7 @@ def _expert_buffers(facts: ModelFacts, split: Split, slot_bytes: int) -> Iterato
         view_of=(),
         dtype="u8",
         shape=(facts.experts_per_layer, slot_bytes),
-        because="every expert in the layout of its slot: a fetch is one copy",
+        because=because,
     )
 
 

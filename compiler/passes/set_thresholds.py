@@ -18,6 +18,8 @@ from firmtoken.schema.profile import Profile
 
 LONGEST_GAP_S = 0.5
 """Between two tokens of a stream while another request's prompt is read (D7)."""
+START_DEADLINE_S = 120.0
+"""A disk that sleeps or a file on a slow share answers within this; a kernel compiles within it."""
 DECODE_DEADLINE_S = 2.0
 LAYER_DEADLINE_S = 5.0
 DEADLINE_FACTOR = 20
@@ -123,11 +125,12 @@ def _crossing(costs: Costs, residency: Residency, hits: float, most: int) -> int
 def _deadlines(profile: Profile, costs: Costs, step: float, unit: float) -> Deadlines:
     asked = profile.schedule.step_deadline
     if asked != "auto":
-        return Deadlines(decode_s=asked, prefill_layer_s=asked)
+        return Deadlines(decode_s=asked, prefill_layer_s=asked, start_s=START_DEADLINE_S)
     factor = CPU_FACTOR if costs.machine.kind == "cpu" else 1
     return Deadlines(
         decode_s=factor * max(DECODE_DEADLINE_S, DEADLINE_FACTOR * step),
         prefill_layer_s=factor * max(LAYER_DEADLINE_S, DEADLINE_FACTOR * unit),
+        start_s=START_DEADLINE_S,
     )
 
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from firmtoken.runtime.bench.rows import Stream
 from firmtoken.runtime.engine.messages import Add, Done, Sampling
-from firmtoken.runtime.server.client import Death, EngineClient, EngineSpec
+from firmtoken.runtime.server.client import EngineClient
+from firmtoken.runtime.server.life import Ending, EngineSpec
 from firmtoken.runtime.server.session import Token
 
 GREEDY = Sampling(temperature=0.0, top_p=1.0, top_k=0, min_p=0.0, seed=0)
@@ -22,7 +23,7 @@ class EngineBench:
         self._client = EngineClient(spec, log=log, clock=time.monotonic)
 
     @property
-    def death(self) -> Death | None:
+    def death(self) -> Ending | None:
         """Why the engine is gone, if it ended by itself."""
         return self._client.death
 

@@ -31,9 +31,9 @@ from firmtoken.runtime.cli.failure import Failure
 from firmtoken.runtime.cli.fit import require_fit
 from firmtoken.runtime.cli.this_machine import compute_threads
 from firmtoken.runtime.exit_codes import FAILED, REFUSED
-from firmtoken.runtime.server.client import EngineSpec
 from firmtoken.runtime.server.errors import ApiError, EngineDead
 from firmtoken.runtime.server.folder import ModelFolderFault
+from firmtoken.runtime.server.life import EngineSpec
 from firmtoken.runtime.server.serving import model_folder, serving_plan
 from firmtoken.runtime.server.tokenizer import load_tokenizer
 
@@ -106,7 +106,7 @@ async def _engine_rows(compiled: Compiled, prompts: Prompts, runs: int) -> list[
     except EngineDead as error:
         death = alone.death
         assert death is not None
-        raise Failure(death.message, exit_code=death.exit_code, hint=death.hint) from error
+        raise Failure(death.cause, exit_code=death.exit_code, hint=death.hint) from error
 
 
 async def _http_rows(compiled: Compiled, address: str, prompts: Prompts, runs: int) -> list[Row]:
@@ -133,6 +133,8 @@ def server(argument: str, overrides: Sequence[str]) -> Iterator[str]:
         argument,
         "--port",
         "0",
+        "--set",
+        "server.log_file=off",
     ]
     for override in overrides:
         command += ["--set", override]

@@ -1,6 +1,7 @@
 """`ft run`: compile, show what will be, compare with this machine, then serve."""
 
 import os
+import sys
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
@@ -11,13 +12,15 @@ from firmtoken.compiler.plan_json import plan_to_json
 from firmtoken.runtime.cli.compiled import Compiled, compile_argument
 from firmtoken.runtime.cli.failure import Failure
 from firmtoken.runtime.cli.fit import require_fit
+from firmtoken.runtime.cli.log_file import LogFile, open_log_file, opening_lines
 from firmtoken.runtime.cli.serve import Launch, serve
 from firmtoken.runtime.cli.this_machine import compute_threads
 from firmtoken.runtime.exit_codes import FAILED
-from firmtoken.runtime.server.client import EngineSpec
 from firmtoken.runtime.server.folder import ModelFolderFault
 from firmtoken.runtime.server.keys import KeysFault, load_keys
+from firmtoken.runtime.server.life import EngineSpec
 from firmtoken.runtime.server.listen import Listener, PortBusy, listen
+from firmtoken.runtime.server.report import reports_folder
 from firmtoken.runtime.server.served_model import ServedModel, load_served_model
 from firmtoken.runtime.server.serving import model_folder, serving_plan
 from firmtoken.runtime.weights.errors import LoadError
@@ -34,7 +37,8 @@ def launch(argument: str, overrides: Sequence[str]) -> int:
     keys = _keys(settings)
     model = _model(compiled.plan)
     listener = _listen(settings)
-    return serve(_described(compiled, model, listener, keys))
+    log_file = _log_file(compiled, listener)
+    return serve(_described(compiled, model, listener, keys, log_file))
 
 
 def _show(plan: Plan) -> None:
@@ -81,8 +85,25 @@ def _listen(settings: Server) -> Listener:
         raise Failure(str(error), exit_code=FAILED, hint=error.hint) from error
 
 
+def _log_file(compiled: Compiled, listener: Listener) -> LogFile | None:
+    file = open_log_file(
+        compiled.loaded.profile.server.log_file,
+        name=compiled.plan.profile.name,
+        port=listener.port,
+        environ=os.environ,
+        opening=opening_lines(compiled.plan, argv=sys.argv, pid=os.getpid(), environ=os.environ),
+    )
+    if file is not None:
+        print(f"log file {file.path}", flush=True)
+    return file
+
+
 def _described(
-    compiled: Compiled, model: ServedModel, listener: Listener, keys: tuple[bytes, ...]
+    compiled: Compiled,
+    model: ServedModel,
+    listener: Listener,
+    keys: tuple[bytes, ...],
+    log_file: LogFile | None,
 ) -> Launch:
     plan, plan_json = serving_plan(compiled.plan), plan_to_json(compiled.plan)
     threads = compiled.loaded.profile.hardware.host.threads
@@ -92,10 +113,17 @@ def _described(
         model=model,
         listener=listener,
         key_hashes=keys,
+        log_file=log_file,
         engine=EngineSpec(
             plan_json=plan_json,
             segments=plan.segments,
             environment=dict(os.environ) | dict(plan.environment),
             threads=threads if isinstance(threads, int) else compute_threads(),
+            start_s=compiled.plan.schedule.deadlines.start_s,
+            answer_s=compiled.plan.schedule.deadlines.decode_s,
+            reports=reports_folder(os.environ),
+            profile=compiled.plan.profile.name,
+            fingerprint=compiled.plan.fingerprint,
+            planned_environment=plan.environment,
         ),
     )

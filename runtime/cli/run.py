@@ -11,6 +11,7 @@ import signal
 signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 import functools
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -27,6 +28,7 @@ from firmtoken.runtime.exit_codes import FAILED, INTERRUPTED
 click.rich_click.COMMAND_GROUPS = {
     "*": [
         {"name": "Serve", "commands": ["run"]},
+        {"name": "When something goes wrong", "commands": ["why", "dump"]},
         {"name": "Before serving", "commands": ["plan", "check", "explain", "diff"]},
         {"name": "Other", "commands": ["bench", "schema", "version"]},
     ]
@@ -110,18 +112,61 @@ def ft() -> None:
 @_set
 @click.option("--host", help="Address to bind: short for `--set server.host=...`.")
 @click.option("--port", help="Port to bind: short for `--set server.port=...`.")
+@click.option("--service", is_flag=True, help="Print a systemd user unit for this, start nothing.")
 @_answering
-def run(profile: str, overrides: tuple[str, ...], host: str | None, port: str | None) -> int:
+def run(
+    profile: str,
+    overrides: tuple[str, ...],
+    host: str | None,
+    port: str | None,
+    service: bool,
+) -> int:
     """Compile PROFILE, load the model and serve it.
 
     Prints the plan's summary before anything is allocated, then progress, then `ready` with the address.
     """
     with _serving_packages("run"):
         from firmtoken.runtime.cli.launch import launch
+        from firmtoken.runtime.cli.service import print_service
 
     short = [("server.host", host), ("server.port", port)]
     given = [f"{field}={value}" for field, value in short if value is not None]
-    return launch(profile, (*overrides, *given))
+    settings = (*overrides, *given)
+    return print_service(profile, settings) if service else launch(profile, settings)
+
+
+_report_format = click.option(
+    "--format",
+    "form",
+    type=click.Choice(["table", "json"]),
+    default="table",
+    show_default=True,
+)
+
+
+@ft.command()
+@_report_format
+@_answering
+def why(form: str) -> int:
+    """Say why the engine last stalled or died, in five lines."""
+    from firmtoken.runtime.cli.why import why as tell_why
+
+    return tell_why(form=form, environ=os.environ)
+
+
+@ft.command()
+@click.argument("url", default="http://127.0.0.1:1919")
+@click.option("--key-file", metavar="FILE", help="File with the server's API key.")
+@_report_format
+@_answering
+def dump(url: str, key_file: str | None, form: str) -> int:
+    """Show what the engine of the server at URL does right now; it goes on.
+
+    URL is `http://127.0.0.1:1919` if not given.
+    """
+    from firmtoken.runtime.cli.dump import dump as show_dump
+
+    return show_dump(url, key_file=key_file, form=form)
 
 
 @ft.command()

@@ -1,16 +1,17 @@
 """Serves one plan until a signal or the engine's end: the server comes up first, the engine loads behind it.
 
 First SIGINT or SIGTERM: running requests are finished, then exit 0. Second, first before ready, or requests that do
-not end in time: exit 130 or 143. An engine that died by itself keeps its code.
+not end in time: exit 130 or 143. An engine that died for good keeps its code.
 """
 
 import asyncio
+import faulthandler
 import logging
 import secrets
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -19,9 +20,11 @@ import uvicorn
 from firmtoken.runtime.cli.failure import say
 from firmtoken.runtime.exit_codes import ENGINE_DIED
 from firmtoken.runtime.server.app import create_app
-from firmtoken.runtime.server.client import EngineClient, EngineSpec
+from firmtoken.runtime.server.client import EngineClient
 from firmtoken.runtime.server.errors import ApiError
+from firmtoken.runtime.server.life import EngineSpec
 from firmtoken.runtime.server.listen import Listener
+from firmtoken.runtime.server.log_lines import LogLines
 from firmtoken.runtime.server.served_model import ServedModel
 from firmtoken.runtime.server.service import Service
 from firmtoken.runtime.server.serving import ServingPlan
@@ -45,25 +48,32 @@ class Launch:
     model: ServedModel
     listener: Listener
     key_hashes: tuple[bytes, ...]
+    log_file: logging.Handler | None
+    """Where the log goes beside stderr."""
     engine: EngineSpec
 
 
 def serve(launch: Launch) -> int:
     """Run to the end; the exit code of D10."""
-    return asyncio.run(_Serving(launch, log=start_log()).run())
+    # `kill -USR1` asks for stacks; C code answers, so it works while the event loop does not.
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
+    lines = LogLines()
+    log = start_log(launch.log_file, lines)
+    return asyncio.run(_Serving(launch, log=log, log_lines=lines.lines).run())
 
 
-def start_log() -> logging.Logger:
-    """Lines to stderr: time, level, text."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+def start_log(file: logging.Handler | None, lines: LogLines) -> logging.Logger:
+    """Lines to stderr, to `file` and to `lines`: time, level, text."""
+    handlers = [logging.StreamHandler(sys.stderr), lines, *(() if file is None else (file,))]
+    for handler in handlers:
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     log = logging.getLogger("firmtoken")
     log.setLevel(logging.INFO)
-    log.handlers = [handler]
+    log.handlers = list(handlers)
     log.propagate = False
     web = logging.getLogger("uvicorn.error")
     web.setLevel(logging.WARNING)
-    web.handlers = [handler]
+    web.handlers = list(handlers)
     web.propagate = False
     return log
 
@@ -85,10 +95,14 @@ class _Server(uvicorn.Server):
 class _Serving:
     """One run: the server's task, the engine, and the signals that came."""
 
-    def __init__(self, launch: Launch, *, log: logging.Logger) -> None:
+    def __init__(
+        self, launch: Launch, *, log: logging.Logger, log_lines: Callable[[], Sequence[str]]
+    ) -> None:
         self._launch = launch
         self._log = log
-        self._engine = EngineClient(launch.engine, log=log, clock=time.monotonic)
+        self._engine = EngineClient(
+            launch.engine, log=log, clock=time.monotonic, log_lines=log_lines
+        )
         service = Service(
             plan=launch.plan,
             plan_json=launch.plan_json,
@@ -144,8 +158,12 @@ class _Serving:
         death = self._engine.death
         if death is None:
             return
-        is_ours = death.exit_code == ENGINE_DIED
-        say(f"the engine is dead: {death.message}" if is_ours else death.message, death.hint)
+        if death.exit_code == ENGINE_DIED:
+            # The first cause is the last line: it is what a service manager shows.
+            say(f"hint: {death.hint}", None)
+            say(f"the engine is dead: {death.cause}", None)
+        else:
+            say(death.cause, death.hint)
         self._exit_code = death.exit_code
         self._server.should_exit = True
         await asyncio.wait((listening,), timeout=LAST_WORDS_S)
@@ -155,7 +173,10 @@ class _Serving:
         name = signal.Signals(signum).name
         if self._engine.state == "dead":
             return  # it has its own exit code, and its clients are being told
-        if self._engine.state == "ready":
+        if self._engine.state == "restarting":
+            self._log.info("%s: nothing runs, leaving", name)
+            self._engine.leave()
+        elif self._engine.state == "ready":
             self._log.info(
                 "%s: no new requests; open ones (%d) have %.0f s to end; once more to leave at once",
                 name,

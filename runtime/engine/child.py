@@ -4,7 +4,7 @@ Idle, it sleeps on the socket. It ends with its parent, with `Stop`, or with a `
 """
 
 import contextlib
-import faulthandler
+import mmap
 import socket
 import sys
 import time
@@ -22,6 +22,7 @@ from firmtoken.runtime.engine.engine import Engine
 from firmtoken.runtime.engine.launches import NoKernel
 from firmtoken.runtime.engine.loading import NoFolder, checkpoint_folder, load_weights
 from firmtoken.runtime.engine.messages import Abort, Add, Down, Fault, Progress, Ready, Start, Stop
+from firmtoken.runtime.engine.position import POSITION_BYTES, Position
 from firmtoken.runtime.engine.program import Interpreter
 from firmtoken.runtime.engine.warm_up import NotFinite, warm_up
 from firmtoken.runtime.exit_codes import DONE, ENGINE_DIED, FAILED, REFUSED
@@ -37,17 +38,17 @@ Clock = Callable[[], float]
 
 def main() -> None:
     """The whole life of the process."""
-    faulthandler.enable()
     channel = Channel(socket.socket(fileno=int(sys.argv[1])))
-    sys.exit(run(channel, time.monotonic))
+    position = Position(mmap.mmap(int(sys.argv[2]), POSITION_BYTES))
+    sys.exit(run(channel, time.monotonic, position))
 
 
-def run(channel: Channel, clock: Clock) -> int:
+def run(channel: Channel, clock: Clock, position: Position) -> int:
     """Loads, serves, and says why it ends; the exit code."""
     try:
         first = channel.wait()
         if isinstance(first, Start):
-            serve(channel, start(channel, first, clock), clock)
+            serve(channel, start(channel, first, clock, position), clock)
     except ConnectionError:
         return DONE  # the server is gone: nobody is left to tell
     except (
@@ -60,7 +61,7 @@ def run(channel: Channel, clock: Clock) -> int:
     return DONE
 
 
-def start(channel: Channel, message: Start, clock: Clock) -> "Server":
+def start(channel: Channel, message: Start, clock: Clock, position: Position) -> "Server":
     """Everything is checked, allocated, loaded and warm when this returns."""
     begun = clock()
     torch.set_num_threads(message.threads)
@@ -68,28 +69,44 @@ def start(channel: Channel, message: Start, clock: Clock) -> "Server":
     torch.set_flush_denormal(True)
     plan = plan_from_json(message.plan)
     verify(plan)
+    start_s = plan.schedule.deadlines.start_s
+    position.least_ns = int(start_s * 1e9)  # all is done for the first time
+    position.due(start_s)
     inventory = preflight(plan, checkpoint_folder(plan))
-    interpreter = Interpreter(plan, Arena(plan.spaces, message.segments))
-    load_weights(plan, interpreter, inventory, Reporter(channel, clock))
-    loaded = clock()
+    interpreter = Interpreter(plan, Arena(plan.spaces, message.segments), position)
+    loaded = load_weights(
+        plan, interpreter, inventory, Reporter(channel, clock, position, start_s), message.segments
+    )
+    loaded_at = clock()
     channel.send(Progress(phase="warm-up", done=0, total=0))
     warm_up(plan, interpreter)
-    server = Server(channel, plan, interpreter)
-    channel.send(Ready(load_s=loaded - begun, warm_up_s=clock() - loaded))
+    position.least_ns = 0
+    server = Server(channel, plan, interpreter, debug=message.debug)
+    channel.send(
+        Ready(
+            load_s=loaded_at - begun,
+            warm_up_s=clock() - loaded_at,
+            dense_bytes=loaded.dense_bytes,
+            expert_bytes=loaded.expert_bytes,
+        )
+    )
     return server
 
 
 class Reporter:
-    """Progress of the loader, a few times a second."""
+    """Progress of the loader: to the watcher each time, to people a few times a second."""
 
-    def __init__(self, channel: Channel, clock: Clock) -> None:
+    def __init__(self, channel: Channel, clock: Clock, position: Position, due_s: float) -> None:
         self._channel = channel
         self._clock = clock
+        self._position = position
+        self._due_s = due_s
         self._phase = ""
         self._said_at = 0.0
 
     def __call__(self, phase: str, done: int, total: int) -> None:
         """Says it if it is news."""
+        self._position.due(self._due_s)
         now = self._clock()
         if phase != self._phase or done == total or now - self._said_at >= PROGRESS_EVERY_S:
             self._phase, self._said_at = phase, now
@@ -99,8 +116,13 @@ class Reporter:
 class Server:
     """An engine and its messages."""
 
-    def __init__(self, channel: Channel, plan: Plan, interpreter: Interpreter) -> None:
+    def __init__(
+        self, channel: Channel, plan: Plan, interpreter: Interpreter, *, debug: bool
+    ) -> None:
         self.engine = Engine(plan, interpreter, channel.put, self.poll, channel.flush)
+        self.position = interpreter.position
+        self.step_s = plan.schedule.deadlines.decode_s
+        """How long may pass between two launches."""
         self.stopping = False
         self._channel = channel
 
@@ -125,7 +147,9 @@ def serve(channel: Channel, server: Server, clock: Clock) -> None:
     while not server.stopping:
         if server.engine.idle:
             channel.send(server.engine.stats())
+            server.position.idle()
             server.handle(channel.wait())
+        server.position.due(server.step_s)
         server.poll()
         server.engine.step()
         if clock() - said_at >= STATS_EVERY_S:

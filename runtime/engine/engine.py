@@ -1,6 +1,10 @@
 """The engine: schedules, runs programs, hands out tokens. Built from a plan alone; knows no process and no text."""
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+
+import torch
 
 from firmtoken.compiler.plan import Plan
 from firmtoken.compiler.program import BoundYield, Value
@@ -12,16 +16,23 @@ from firmtoken.runtime.engine.batches import (
     cut_rows,
     drawn_tokens,
 )
+from firmtoken.runtime.engine.failures import EngineBroken, sentence, why_broken
+from firmtoken.runtime.engine.holdings import NotParked
+from firmtoken.runtime.engine.invariants import check_invariants
 from firmtoken.runtime.engine.limits import limits_of
+from firmtoken.runtime.engine.loading import fill_slots
 from firmtoken.runtime.engine.messages import Abort, Add, Done, Log, Stats, Up
-from firmtoken.runtime.engine.program import Abandoned, Interpreter
+from firmtoken.runtime.engine.program import Abandoned, Interpreter, LaunchFailed
 from firmtoken.runtime.engine.scheduler import Scheduler
 from firmtoken.runtime.engine.sequence import Sequence
+from firmtoken.runtime.engine.waits import Waits
 from firmtoken.runtime.engine.work import Decode, Span
+from firmtoken.runtime.kernels.sample import NO_TOKEN
 
 Emit = Callable[[Up], None]
 Poll = Callable[[], None]
 Deliver = Callable[[], None]
+Clock = Callable[[], float]
 
 NO_ROWS = Cut(chunks=(), num_seqs=0)
 
@@ -30,6 +41,8 @@ class Engine:
     """One plan, one interpreter. `emit` gets every message at once; `poll` is called where requests may change.
 
     `deliver` is called where what was emitted must not wait: before a launch, after first tokens, when a request ends.
+    A step that fails ends the requests it worked on, each with one sentence, and nobody else's. `checked` is for
+    debugging: every invariant is recomputed after every step.
     """
 
     def __init__(
@@ -39,6 +52,9 @@ class Engine:
         emit: Emit,
         poll: Poll,
         deliver: Deliver = lambda: None,
+        *,
+        clock: Clock = time.monotonic,
+        checked: bool = False,
     ) -> None:
         self.scheduler = Scheduler(limits_of(plan), self._park)
         self.steps = 0
@@ -47,6 +63,14 @@ class Engine:
         self._emit = emit
         self._poll = poll
         self._deliver = deliver
+        self._checked = checked
+        self._waits = Waits(clock)
+        self._decoding: tuple[Sequence, ...] = ()
+        """Whose decode step has not gone through yet."""
+        self._not_parked: LaunchFailed | None = None
+        self._num_failed = 0
+        """Steps that failed since the last good one."""
+        self._experts_doubted = False
         self._arrivals = 0
         self._units = 0
         self._announced: tuple[int, ...] = ()
@@ -74,15 +98,20 @@ class Engine:
     def step(self) -> None:
         """Schedule, run, take over what was drawn, say so."""
         work = self.scheduler.schedule()
+        if self._not_parked is not None:  # of those that gave way
+            self._recover(self._not_parked, ())
+        self._explain_waits()
         self._flush()
-        if isinstance(work, Span):
-            self._run_span(work)
-        elif work is not None:
-            self._run_decode(work)
+        try:
+            self._run(work)
+        except LaunchFailed as failed:
+            self._fail(failed)
         self._batches.forget({member.request_id for member in self.scheduler.running})
         self._flush()
         if not isinstance(work, Decode):
             self._deliver()
+        if self._checked:
+            check_invariants(self.scheduler)
 
     def stats(self) -> Stats:
         """Counters so far."""
@@ -106,6 +135,17 @@ class Engine:
             link_bytes=dict(counters.link_bytes),
         )
 
+    def _run(self, work: Span | Decode | None) -> None:
+        if isinstance(work, Span):
+            self._run_span(work)
+        elif work is not None:
+            self._run_decode(work)
+        if self._not_parked is not None:
+            raise self._not_parked
+        if self._experts_doubted:
+            self._interpreter.drain()
+            self._refill_experts()
+
     def _run_span(self, span: Span) -> None:
         schedule = self._plan.schedule
         cut = cut_rows(
@@ -121,6 +161,8 @@ class Engine:
         def at_yield(_: BoundYield) -> None:
             nonlocal dropped
             self._poll()
+            if self._explain_waits():
+                self._deliver()
             if len(span.dropped) > dropped:
                 dropped = len(span.dropped)
                 if not span.kept:
@@ -129,9 +171,15 @@ class Engine:
             self._decode_between()
 
         self._interpreter.run(span.program, cut, batches, at_yield)
-        self.steps += 1
+        self._count_step()
         # An abandoned run drew nothing, and nobody of it is kept.
         tokens = self._drawn(span.program, len(span.pieces))
+        pairs = zip(span.pieces, tokens, strict=True)
+        self._end_those_without_a_token(
+            (piece.sequence, piece.end)
+            for piece, token in pairs
+            if token == NO_TOKEN and piece.sequence.request_id not in span.dropped
+        )
         self.scheduler.complete_span(span, drawn_tokens(span, tokens))
 
     def _decode_between(self) -> None:
@@ -144,6 +192,8 @@ class Engine:
             self._run_decode(decode)
             self._flush()
             self._deliver()  # the span goes on: the next announcement may be far
+            if self._not_parked is not None:
+                raise self._not_parked  # what the span holds is lost with the rest in flight
 
     def _run_decode(self, decode: Decode) -> None:
         self._units = 0
@@ -151,19 +201,81 @@ class Engine:
         batch = self._batches.decode(decode)
         batches: Batches = {SPAN: batch, ("tokens", 0): batch}
         cut = Cut(chunks=((decode.size,),), num_seqs=decode.size)
+        self._decoding = decode.sequences
         self._interpreter.run("decode", cut, batches)
-        self.steps += 1
+        self._decoding = ()
+        self._count_step()
         tokens = self._drawn("decode", len(decode.sequences))
-        self.scheduler.complete_decode(
-            decode,
-            {
-                sequence.request_id: token
-                for sequence, token in zip(decode.sequences, tokens, strict=True)
-            },
-        )
+        drawn = {
+            sequence.request_id: token
+            for sequence, token in zip(decode.sequences, tokens, strict=True)
+        }
+        if NO_TOKEN in tokens:
+            decode = self._without_strange(decode, drawn)
+        self.scheduler.complete_decode(decode, drawn)
+
+    def _without_strange(self, decode: Decode, drawn: Mapping[int, int]) -> Decode:
+        strange = [one for one in decode.sequences if drawn[one.request_id] == NO_TOKEN]
+        self._end_those_without_a_token((one, len(one.token_ids)) for one in strange)
+        kept = tuple(one for one in decode.sequences if one not in strange)
+        return replace(decode, sequences=kept)
+
+    def _count_step(self) -> None:
+        self.steps += 1
+        self._num_failed = 0
+
+    def _end_those_without_a_token(self, ends: Iterable[tuple[Sequence, int]]) -> None:
+        """Ends requests whose logits are no numbers; what they may have left anywhere is not used again."""
+        for sequence, position in ends:
+            message = f"the logits of token {position} are not finite"
+            self._emit(Log(line=f"request {sequence.request_id} ends: {message}"))
+            self.scheduler.fail(sequence, message)
+            self.scheduler.holdings.retire_cache()
+            self._experts_doubted = True  # an open span may hold some: they are refilled after it
+
+    def _fail(self, failed: LaunchFailed) -> None:
+        """Ends whoever the failed step worked on."""
+        sequences = (*self.scheduler.abandon_span(), *self._decoding)
+        self._decoding = ()
+        for sequence in sequences:
+            self.scheduler.fail(sequence, sentence(failed))
+        self._recover(failed, sequences)
+
+    def _recover(self, failed: LaunchFailed, ended: tuple[Sequence, ...]) -> None:
+        """Nothing that the failed launch may have touched is used again."""
+        self._not_parked = None
+        self._num_failed += 1
+        ids = ", ".join(str(sequence.request_id) for sequence in ended)
+        self._emit(Log(line=f"step {self.steps} failed: {sentence(failed)}; ends: {ids or 'none'}"))
+        broken = why_broken(failed, self._num_failed, on_cpu=self._plan.device.kind == "cpu")
+        if broken:
+            self._flush()
+            raise EngineBroken(broken) from failed
+        self._interpreter.recover()
+        self.scheduler.holdings.retire_cache()
+        self._refill_experts()
+
+    def _refill_experts(self) -> None:
+        """Table and slots may disagree, or a slot may hold what it should not: all from the bank again."""
+        self._experts_doubted = False
+        position = self._interpreter.position
+        position.due(self._interpreter.deadline("prefill"))
+        with torch.inference_mode():
+            fill_slots(self._plan, self._interpreter.views)
+
+    def _explain_waits(self) -> bool:
+        """Whether there was anything to say."""
+        lines = self._waits.lines(self.scheduler)
+        for line in lines:
+            self._emit(Log(line=line))
+        return bool(lines)
 
     def _park(self, moves: tuple[tuple[int, int], ...]) -> None:
-        self._interpreter.run("park", NO_ROWS, self._batches.moves(moves))
+        try:
+            self._interpreter.run("park", NO_ROWS, self._batches.moves(moves))
+        except LaunchFailed as failed:  # amid a change of the scheduler's: the step answers for it
+            self._not_parked = failed
+            raise NotParked from failed
 
     def _drawn(self, program: str, count: int) -> list[int]:
         tokens: list[int] = self._interpreter.views.tensor(Value(f"{program}.tokens"))[

@@ -23,7 +23,11 @@ from firmtoken.runtime.memory.states import StateSlots
 SLOTS_PER_SEQUENCE = 2
 
 Park = Callable[[tuple[tuple[int, int], ...]], None]
-"""Copies states: (state slot, snapshot slot) each."""
+"""Copies states: (state slot, snapshot slot) each; raises `NotParked`."""
+
+
+class NotParked(Exception):
+    """The copies failed: what the snapshot slots hold is worth nothing."""
 
 
 class Holdings:
@@ -113,7 +117,10 @@ class Holdings:
         self.version += 1
 
     def offer(self, sequences: Many[Sequence]) -> None:
-        """Puts what is computed into the prefix cache, as far as it can be used again; all copies in one go."""
+        """Puts what is computed into the prefix cache, as far as it can be used again; all copies in one go.
+
+        What cannot be kept is not an error: it is computed again when somebody asks for it.
+        """
         if not self._limits.caching:
             return
         offers = [(sequence, *self._offerable(sequence)) for sequence in sequences]
@@ -127,10 +134,20 @@ class Holdings:
                 break
             taken.append((sequence, num_tokens, slot))
         moves = tuple((sequence.shadow, slot) for sequence, _, slot in taken if slot is not None)
-        if moves:
-            self._park(moves)
+        try:
+            if moves:
+                self._park(moves)
+        except NotParked:
+            for _, slot in moves:
+                self.snapshots.give(slot)
+            return
         for sequence, num_tokens, slot in taken:
             self._insert(sequence, num_tokens, slot)
+
+    def retire_cache(self) -> None:
+        """Nobody finds what is cached by now, nor what those who run add to it; they keep what they hold."""
+        self.cache.retire()
+        self.version += 1
 
     def _granted_output(self, sequence: Sequence) -> int:
         """Output tokens that its reserved pages hold."""
@@ -138,6 +155,9 @@ class Holdings:
 
     def _offerable(self, sequence: Sequence) -> tuple[int, bool]:
         page_size = self._limits.page_size
+        assert sequence.node is not None
+        if sequence.node.retired:
+            return 0, False
         num_tokens = sequence.shadow_len if self._limits.hybrid else sequence.computed
         num_tokens -= num_tokens % page_size
         text = sequence.token_ids[:num_tokens]

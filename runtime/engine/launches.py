@@ -10,6 +10,7 @@ from firmtoken.compiler.choices import KernelChoice
 from firmtoken.compiler.program import BoundStep, BoundYield, Flat, Value
 from firmtoken.compiler.sessions import PHASE
 from firmtoken.runtime.engine.batches import SPAN, Cut, Key
+from firmtoken.runtime.engine.faults import Faults
 from firmtoken.runtime.engine.position import IDLE, pack
 from firmtoken.runtime.engine.streams import MAIN
 from firmtoken.runtime.engine.views import Views, Window
@@ -87,6 +88,7 @@ def bind_program(
     cut: Cut,
     views: Views,
     kernels: Kernels,
+    faults: Faults,
     *,
     experts_per_token: int,
     entry_waits: tuple[Value, ...],
@@ -104,7 +106,8 @@ def bind_program(
         if item.step.stream == MAIN:
             waits, entry_waits = (*entry_waits, *waits), ()
         operands = {name: views.cut(value, window) for name, value in item.operands.items()}
-        call = partial(kernels.choose(item, program, rows), **operands)
+        kernel = partial(kernels.choose(item, program, rows), **operands)
+        call = faults.wrap(kernel, item, program, operands)
         bound.append(_launch(item, call, key, waits, at=pack(program, index, IDLE), renews=renews))
     return tuple(_mark_brief(bound))
 

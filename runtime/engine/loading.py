@@ -1,5 +1,7 @@
 """From a plan and a checkpoint to an interpreter with every weight in its place."""
 
+import hashlib
+from collections.abc import Collection
 from pathlib import Path
 
 import torch
@@ -8,8 +10,12 @@ from firmtoken.compiler.plan import Plan
 from firmtoken.compiler.program import Value
 from firmtoken.runtime.engine.program import Interpreter
 from firmtoken.runtime.engine.views import Views
-from firmtoken.runtime.weights.load import Progress, load
+from firmtoken.runtime.weights.load import Loaded, Progress, load
 from firmtoken.runtime.weights.preflight import Inventory
+
+RESTART_COPY = "restart_copy"
+EXPERT_SEGMENT = {"offload": "bank", "resident": RESTART_COPY}
+"""Where experts outlive the engine, by placement."""
 
 
 class NoFolder(Exception):
@@ -46,11 +52,54 @@ class PlanPlaces:
 
 
 def load_weights(
-    plan: Plan, interpreter: Interpreter, inventory: Inventory, progress: Progress
-) -> None:
-    """Reads the checkpoint; every expert slot that decode may hit is filled when this returns."""
-    load(plan, inventory, PlanPlaces(interpreter.views), progress)
-    fill_slots(plan, interpreter.views)
+    plan: Plan,
+    interpreter: Interpreter,
+    inventory: Inventory,
+    progress: Progress,
+    segments: Collection[str] = (),
+) -> Loaded:
+    """Reads the checkpoint; every expert slot that decode may hit is filled when this returns.
+
+    Experts that an engine before this one has left in a segment are not read again (D11).
+    """
+    views, position = interpreter.views, interpreter.position
+    kept = EXPERT_SEGMENT[plan.experts.placement]
+    digest = content_digest(plan, inventory) if kept in segments else ""
+    found = bool(digest) and position.filled().get(kept) == digest
+    if found and kept == RESTART_COPY:
+        copy_experts(plan, views, back=True)
+    elif not found and kept in segments:
+        position.fill(kept, "")  # whoever comes next must not trust what is half written
+    loaded = load(plan, inventory, PlanPlaces(views), progress, keep_experts=found)
+    if not found and kept in segments:
+        if kept == RESTART_COPY:
+            copy_experts(plan, views, back=False)
+        position.fill(kept, digest)
+    fill_slots(plan, views)
+    return loaded
+
+
+def content_digest(plan: Plan, inventory: Inventory) -> str:
+    """What a segment of experts holds: these files, as they are now, in this plan's layout."""
+    digest = hashlib.sha256(plan.fingerprint.encode())
+    checkpoint = inventory.checkpoint
+    for name in sorted({tensor.file for tensor in checkpoint.tensors.values()}):
+        state = (checkpoint.folder / name).stat()
+        digest.update(f"{checkpoint.folder / name}:{state.st_size}:{state.st_mtime_ns}".encode())
+    return digest.hexdigest()
+
+
+def copy_experts(plan: Plan, views: Views, *, back: bool) -> None:
+    """From the resident slots to the restart copy, or back."""
+    experts = plan.experts
+    for layer in range(len(plan.model.layer_kinds)):
+        first = sum(experts.slots_per_layer[:layer])
+        slots = views.experts.slots[first : first + experts.per_layer]
+        copy = views.tensor(Value(RESTART_COPY, (layer,)))
+        if back:
+            slots.copy_(copy)
+        else:
+            copy.copy_(slots)
 
 
 def fill_slots(plan: Plan, views: Views) -> None:

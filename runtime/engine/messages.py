@@ -33,6 +33,10 @@ class Start(msgspec.Struct, frozen=True, tag="start"):
     """Segment name -> file descriptor, inherited: `bank`, `snapshots` (those the plan's host ledger has)."""
     threads: int
     """Host threads for compute; `host.threads: auto` is filled in by the server process."""
+    debug: bool = False
+    """Check every invariant of the scheduler after each step."""
+    test_faults: bool = False
+    """A test's plan may name faults to happen; without this such a plan is refused."""
 
 
 class Add(msgspec.Struct, frozen=True, tag="add"):
@@ -69,6 +73,10 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
 
     load_s: float
     warm_up_s: float
+    dense_bytes: int
+    """Read from the checkpoint for everything but experts."""
+    expert_bytes: int
+    """Read from the checkpoint for experts: 0 where the last engine's are still in the segments (D11)."""
 
 
 class Admitted(msgspec.Struct, frozen=True, tag="admitted"):

@@ -175,6 +175,11 @@ class PositionReader:
         )
         self._words[DUE_NS] = int(seconds * 1e9)
 
+    def close(self) -> None:
+        """Lets go of the memory, so that its owner can."""
+        self._words.release()
+        self._memory.release()
+
     def streams(self, names: Sequence[str]) -> dict[str, StreamPosition]:
         """What each stream is at."""
         found = {}
@@ -195,8 +200,9 @@ class PositionReader:
 
     def steps(self) -> tuple[StepTaken, ...]:
         """The last runs, oldest first."""
-        words = self._memory[STEPS_AT:NOTES_AT].cast("q")
-        rows = [words[at : at + STEP_WORDS].tolist() for at in range(0, len(words), STEP_WORDS)]
+        with self._memory[STEPS_AT:NOTES_AT].cast("q") as words:
+            flat = words.tolist()
+        rows = [flat[at : at + STEP_WORDS] for at in range(0, len(flat), STEP_WORDS)]
         taken = [
             StepTaken(
                 run=run,

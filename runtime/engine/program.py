@@ -16,6 +16,7 @@ from firmtoken.compiler.plan import Plan
 from firmtoken.compiler.program import BoundYield, Flat, Program, Value
 from firmtoken.compiler.unroll import bind_all, describe_step, unroll
 from firmtoken.runtime.engine.batches import Batches, Cut
+from firmtoken.runtime.engine.faults import Faults
 from firmtoken.runtime.engine.launches import SPANS, Bound, Kernels, Launch, bind_program
 from firmtoken.runtime.engine.position import FIRST_STREAM, RUNNING, WAITING, Position
 from firmtoken.runtime.engine.streams import MAIN, StreamFailed, Streams
@@ -101,11 +102,13 @@ class Interpreter:
         self.counters = Counters()
         self.record: list[Launched] | None = None
         """Set to a list to keep every launch."""
+        self.faults = Faults(plan.faults, self.position)
         self._plan = plan
         self._kernels = Kernels(plan.kernels)
         self._streams = Streams(plan.streams.names, self.position)
         self._main_word = FIRST_STREAM + 2 * plan.streams.names.index(MAIN)
         self._experts_per_token = int(plan.model.geometry["num_experts_per_token"])
+        self._open: list[tuple[str, Bound]] = []  # programs that run: a decode step inside a span
         self._flats: Recent[tuple[str, tuple[int, ...]], Flat] = Recent()
         self._sized: dict[tuple[str, Cut], Bound] = {}
         self._bound: Recent[tuple[str, Cut], Bound] = Recent()
@@ -120,11 +123,15 @@ class Interpreter:
         rows = sum(map(sum, cut.chunks))
         number = position.begin_run(name, cut.tiles, rows, cut.num_seqs)
         with torch.inference_mode():
+            bound = self.bind(name, cut)
+            self._open.append((name, bound))
             try:
-                self._walk(name, self.bind(name, cut), batches, on_yield)
+                self._walk(name, bound, batches, on_yield)
             except Abandoned:
-                self._streams.drain()
+                self.drain()
                 self.held.clear()
+            finally:
+                self._open.pop()
         position.end_run(number)
 
     def deadline(self, program: str) -> float:
@@ -146,8 +153,11 @@ class Interpreter:
         return self._sized[name, cut]
 
     def drain(self) -> None:
-        """Returns when nothing is in flight; counters are exact then."""
-        self._streams.drain()
+        """Returns when nothing is in flight; counters are exact then. Raises `LaunchFailed` of a side stream."""
+        try:
+            self._streams.drain()
+        except StreamFailed as failed:
+            raise LaunchFailed(self._described(failed.at)) from failed.__cause__
 
     def close(self) -> None:
         """Ends the side streams."""
@@ -160,6 +170,7 @@ class Interpreter:
             cut,
             self.views,
             self._kernels,
+            self.faults,
             experts_per_token=self._experts_per_token,
             entry_waits=bind_all(self._program(name).entry_waits, {}),
         )
@@ -185,9 +196,9 @@ class Interpreter:
                 else:
                     self._launch(name, item, batches[item.key])
             except StreamFailed as failed:
-                raise LaunchFailed(_described(name, bound, failed.at)) from failed.__cause__
+                raise LaunchFailed(self._described(failed.at)) from failed.__cause__
             except Exception as error:  # a kernel may raise anything; the engine answers for it
-                raise LaunchFailed(_described(name, bound, item.at)) from error
+                raise LaunchFailed(self._described(item.at)) from error
         words[main] = 0
 
     def _launch(self, program: str, launch: Launch, batch: Batch) -> None:
@@ -225,6 +236,14 @@ class Interpreter:
         if launch.counted:
             self.counters.count(program, launch.step.step.op, found)
 
+    def _described(self, at: int) -> str:
+        """Which launch it is, for people: of the program that runs, or of one that is open around it."""
+        for name, bound in reversed(self._open):
+            for item in bound:
+                if isinstance(item, Launch) and item.at == at:
+                    return describe_step(item.step, name)
+        return "a launch of an earlier step"  # a side stream may lag behind
+
     def _program(self, name: str) -> Program:
         programs = self._plan.programs
         if name == "park":
@@ -236,14 +255,6 @@ class Interpreter:
             "extend": programs.extend,
         }
         return named[name]
-
-
-def _described(program: str, bound: Bound, at: int) -> str:
-    """Which launch it is, for people."""
-    found = [item.step for item in bound if isinstance(item, Launch) and item.at == at]
-    if not found:  # of an earlier run: a side stream may lag behind
-        return f"a launch before program `{program}`"
-    return describe_step(found[0], program)
 
 
 def _launched(program: str, launch: Launch) -> Launched:

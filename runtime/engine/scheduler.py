@@ -75,11 +75,17 @@ class Scheduler:
     def abort(self, request_id: int) -> None:
         """Ends a request in whatever phase it is; a request that ended already is none of our business."""
         sequence = self._sequences.get(request_id)
-        if sequence is None:
-            return
-        if self.open_span is not None and sequence.phase is Phase.PREFILL:
-            self.open_span.dropped.add(request_id)
-        self._end(sequence, "abort", "")
+        if sequence is not None:
+            self._leave(sequence, "abort", "")
+
+    def fail(self, sequence: Sequence, message: str) -> None:
+        """Ends a request that could not be computed; nothing of it is cached."""
+        self._leave(sequence, "error", message)
+
+    def abandon_span(self) -> tuple[Sequence, ...]:
+        """The open span did not go through: nobody in it got any further. Those who are still there."""
+        span, self.open_span = self.open_span, None
+        return () if span is None else tuple(piece.sequence for piece in span.kept)
 
     def abort_all(self) -> None:
         """Ends every request."""
@@ -252,6 +258,11 @@ class Scheduler:
         self.holdings.offer([sequence for sequence, _ in ended])
         for sequence, reason in ended:
             self._end(sequence, reason, "")
+
+    def _leave(self, sequence: Sequence, reason: FinishReason, message: str) -> None:
+        if self.open_span is not None and sequence.phase is Phase.PREFILL:
+            self.open_span.dropped.add(sequence.request_id)
+        self._end(sequence, reason, message)
 
     def _end(self, sequence: Sequence, reason: FinishReason, message: str) -> None:
         if sequence.phase is Phase.WAITING and sequence in self.waiting:

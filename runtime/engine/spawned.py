@@ -1,9 +1,13 @@
-"""The first thing that an engine's process runs: `python -m firmtoken.runtime.engine.spawned FD`. No torch here.
+"""The first thing that an engine's process runs. No torch here.
 
-Importing torch takes seconds, in which the parent may be killed; so the tie to it comes first.
+    python -m firmtoken.runtime.engine.spawned SOCKET POSITION STACKS      (file descriptors)
+
+Importing torch takes seconds, in which the parent may be killed or want to know what goes on; so the tie to it and the
+answer to its question come first: SIGUSR1 writes the stacks of all threads to STACKS, whatever they do.
 """
 
 import ctypes
+import faulthandler
 import importlib
 import os
 import signal
@@ -23,6 +27,8 @@ def main() -> None:
     die_with_parent()
     if os.getppid() != spawner(int(sys.argv[1])):
         sys.exit(DONE)  # it was gone before it could be tied to: nobody is left to tell
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR1, file=int(sys.argv[3]), all_threads=True)
     importlib.import_module("firmtoken.runtime.engine.child").main()
 
 

@@ -25,7 +25,8 @@ class NotFinite(Exception):
 
 
 def warm_up(plan: Plan, interpreter: Interpreter) -> None:
-    """Counters start from zero afterwards."""
+    """Counters start from zero afterwards, and a test's faults count from then on."""
+    interpreter.faults.armed = False
     client = Client(plan, interpreter)
     client.ask_spans()
     client.ask_extensions()
@@ -33,6 +34,7 @@ def warm_up(plan: Plan, interpreter: Interpreter) -> None:
         client.ask_together(size)
     interpreter.drain()
     interpreter.counters = Counters()
+    interpreter.faults.armed = True
 
 
 class CheckedEngine(Engine):

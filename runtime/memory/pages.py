@@ -21,6 +21,15 @@ class PagePool:
         """Pages that `take` can hand out."""
         return len(self._free)
 
+    @property
+    def free(self) -> tuple[int, ...]:
+        """The pages that `take` can hand out; the last goes first."""
+        return tuple(self._free)
+
+    def references_to(self, page: int) -> int:
+        """How often this page is held."""
+        return self._references[page]
+
     def take(self, count: int) -> tuple[int, ...]:
         """Remove `count` pages from the pool, one reference each; all or nothing."""
         if count > len(self._free):

@@ -2,11 +2,14 @@
 
 A node stands for one page after its parent's and owns one reference to it. With linear layers a node may also own
 a snapshot slot, and a hit ends at a snapshot: pages that lead to no snapshot are of no use and leave the tree.
+
+`retire` turns its back on all that is cached: no match finds a retired node, and it is gone when its last user is.
 """
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from firmtoken.runtime.memory.pages import SENTINEL_PAGE, PagePool
 from firmtoken.runtime.memory.shortage import NoSnapshots
@@ -32,6 +35,8 @@ class Node:
     snapshot: int | None = None
     snapshot_used: int = 0
     """When the snapshot was made or last ended a match."""
+    retired: bool = False
+    """No match ends here any more; who has locked it must not insert what it computed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +64,18 @@ class PrefixCache:
         self._hybrid = hybrid
         self._owners: dict[int, Node] = {}  # snapshot slot -> node
         self._leaves: set[Node] = set()
+        self._retired_roots: list[Node] = []
         self._now = 0
+
+    @property
+    def owners(self) -> Mapping[int, Node]:
+        """Which node owns each snapshot slot that the cache has taken."""
+        return MappingProxyType(self._owners)
+
+    @property
+    def leaves(self) -> frozenset[Node]:
+        """Nodes without children, the roots not counted."""
+        return frozenset(self._leaves)
 
     def match(self, tokens: Sequence[int]) -> Match:
         """The deepest usable node; never covers the last token."""
@@ -121,7 +137,10 @@ class PrefixCache:
         for step in self._up(node):
             step.users -= 1
             self.evictable += step.users == 0
-        self._prune(node)
+        if node.retired:
+            self._drop_retired(node)
+        else:
+            self._prune(node)
 
     def evict(self, count: int) -> int:
         """Free pages nobody uses, least recently touched first, until `count` are freed; says how many were.
@@ -133,7 +152,7 @@ class PrefixCache:
         heapq.heapify(heap)
         while heap and before - self.evictable < count:
             parent = self._prune(self._remove(heapq.heappop(heap)[2]))
-            if parent is not self.root and not parent.children and parent.users == 0:
+            if parent.parent is not None and not parent.children and parent.users == 0:
                 heapq.heappush(heap, (parent.touched, parent.depth, parent))
         return before - self.evictable
 
@@ -148,13 +167,26 @@ class PrefixCache:
             self._prune(oldest)
         return self._snapshots.take()
 
+    def retire(self) -> None:
+        """What is cached can no longer be trusted: begins a new tree, and frees at once what nobody uses.
+
+        Sequences keep what they have locked until they unlock it.
+        """
+        old, self.root = self.root, Node(parent=None, tokens=(), page=SENTINEL_PAGE, depth=0)
+        self._retired_roots = [root for root in self._retired_roots if root.children]
+        self._retired_roots.append(old)
+        old.retired = True
+        for node in reversed(tuple(_below(old))):  # children first
+            node.retired = True
+            if node.users == 0:
+                self._remove(node)
+            elif node.snapshot is not None and node.readers == 0:
+                self._forget_snapshot(node)
+
     def nodes(self) -> Iterator[Node]:
-        """Every node but the root, parents first."""
-        stack = list(self.root.children.values())
-        while stack:
-            node = stack.pop()
-            yield node
-            stack.extend(node.children.values())
+        """Every node but the roots, parents first; those that are retired and still in use too."""
+        for root in (self.root, *self._retired_roots):
+            yield from _below(root)
 
     def _walk(self, tokens: Sequence[int], max_pages: int) -> list[Node]:
         path: list[Node] = []
@@ -171,12 +203,13 @@ class PrefixCache:
         return tuple(tokens[index * self._page_size : (index + 1) * self._page_size])
 
     def _up(self, node: Node) -> Iterator[Node]:
-        step: Node | None = node
-        while step is not None and step is not self.root:
-            yield step
-            step = step.parent
+        while node.parent is not None:
+            yield node
+            node = node.parent
 
     def _append(self, parent: Node, key: tuple[int, ...], page: int) -> Node:
+        # A page that others hold is in a tree already, perhaps a retired one: it could not be evicted from here.
+        assert self._pool.references_to(page) == 1, f"page {page} is not the inserter's own"
         node = Node(parent=parent, tokens=key, page=page, depth=parent.depth + 1)
         self._pool.share((page,))
         parent.children[key] = node
@@ -203,11 +236,18 @@ class PrefixCache:
         """Drops pages that lead to no snapshot, from here up; the node that stays."""
         while (
             self._hybrid
-            and node is not self.root
+            and node.parent is not None
             and not (node.children or node.users or node.snapshot is not None)
         ):
             node = self._remove(node)
         return node
+
+    def _drop_retired(self, node: Node) -> None:
+        """Frees what the last user of a retired node left behind, from here up."""
+        if node.snapshot is not None and node.readers == 0:
+            self._forget_snapshot(node)
+        while node.parent is not None and node.users == 0:
+            node = self._remove(node)
 
     def _remove(self, node: Node) -> Node:
         """Takes a leaf out of the tree; its parent."""
@@ -217,8 +257,17 @@ class PrefixCache:
         parent = node.parent
         del parent.children[node.tokens]
         self._leaves.remove(node)
-        if parent is not self.root and not parent.children:
+        if parent.parent is not None and not parent.children:
             self._leaves.add(parent)
         self._pool.give((node.page,))
         self.evictable -= 1
         return parent
+
+
+def _below(root: Node) -> Iterator[Node]:
+    """Every node under `root`, parents first."""
+    stack = list(root.children.values())
+    while stack:
+        node = stack.pop()
+        yield node
+        stack.extend(node.children.values())

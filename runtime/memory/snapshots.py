@@ -16,6 +16,11 @@ class SnapshotSlots:
         """Slots that `take` can hand out."""
         return len(self._free)
 
+    @property
+    def free(self) -> tuple[int, ...]:
+        """The slots that `take` can hand out."""
+        return tuple(self._free)
+
     def take(self) -> int:
         """A free slot."""
         if not self._free:

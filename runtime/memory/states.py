@@ -11,11 +11,17 @@ class StateSlots:
     def __init__(self, num_slots: int) -> None:
         self._free = list(range(num_slots - 1, PADDING_STATE, -1))
         self._taken: set[int] = set()
+        self.num_usable = len(self._free)
 
     @property
     def num_free(self) -> int:
         """Slots that `take` can hand out."""
         return len(self._free)
+
+    @property
+    def free(self) -> tuple[int, ...]:
+        """The slots that `take` can hand out."""
+        return tuple(self._free)
 
     def take(self, count: int) -> tuple[int, ...]:
         """`count` slots; all or nothing."""

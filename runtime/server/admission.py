@@ -74,9 +74,14 @@ def _remedy(plan: ServingPlan) -> str:
     if plan.effective_context >= plan.model_max:
         return "the model itself has no more positions: shorten the prompt"
     limit = f"the model allows {plan.model_max}"
-    if plan.limited_by == "asked":
-        return f"shorten the prompt or raise `serving.context` in the profile ({limit})"
+    if plan.largest_context > plan.effective_context:
+        return (
+            "shorten the prompt or raise `serving.context` in the profile,"
+            f" to at most {plan.largest_context} on this machine ({limit})"
+        )
+    # No larger context fits beside what the profile fixes: the pool if the context was asked for, else memory.
+    cause = "`serving.pool`" if plan.limited_by == "asked" else f"`{plan.limited_by}`"
     return (
-        f"shorten the prompt or raise `serving.context` in the profile: {plan.limited_by} limits it,"
-        f" `ft plan` shows what each context costs ({limit})"
+        f"shorten the prompt: {cause} leaves no room for more, `ft plan` shows what each context costs"
+        f" ({limit})"
     )

@@ -10,7 +10,7 @@ from litestar.exceptions import HTTPException
 from firmtoken.runtime.server.chat import create_chat_completion
 from firmtoken.runtime.server.completions import create_completion
 from firmtoken.runtime.server.errors import ApiError, InternalError, NotFound, OtherHttp
-from firmtoken.runtime.server.health import get_health, get_plan
+from firmtoken.runtime.server.health import get_dump, get_health, get_plan, get_stats
 from firmtoken.runtime.server.incoming import HttpRequest
 from firmtoken.runtime.server.keys import KeyCheck
 from firmtoken.runtime.server.models import get_model, list_models
@@ -32,6 +32,8 @@ ROUTES = (
     detokenize,
     get_health,
     get_plan,
+    get_stats,
+    get_dump,
 )
 
 

@@ -1,9 +1,8 @@
-"""The server's end of the engine: spawns it, hands it requests, spreads what it says, and notices its death."""
+"""The server's end of the engine: hands it requests, spreads what it says, and brings it back when it ends."""
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import msgspec
@@ -13,114 +12,102 @@ from firmtoken.runtime.engine.messages import (
     Add,
     Admitted,
     Done,
-    Down,
     Fault,
     Frames,
     Log,
     Preempted,
     Progress,
     Ready,
-    Start,
     Stats,
     Stop,
     Tokens,
     Up,
-    frame,
 )
 from firmtoken.runtime.exit_codes import ENGINE_DIED
-from firmtoken.runtime.server.errors import ApiError, Draining, EngineDead, ModelLoading
-from firmtoken.runtime.server.process import (
-    DRAIN_S,
-    ENGINE_COMMAND,
-    EngineProcess,
-    Segments,
-    create_segments,
-    spawn,
+from firmtoken.runtime.server.control import Control
+from firmtoken.runtime.server.errors import (
+    ApiError,
+    Draining,
+    EngineDead,
+    EngineLost,
+    EngineRestarting,
+    ModelLoading,
 )
+from firmtoken.runtime.server.held import HeldRequests
+from firmtoken.runtime.server.life import Ending, EngineLife, EngineSpec
+from firmtoken.runtime.server.process import Segments, create_segments
+from firmtoken.runtime.server.report import Report, Requests, write_report
+from firmtoken.runtime.server.restarts import Restarts
 from firmtoken.runtime.server.session import Session, Token
 
-State = Literal["loading", "ready", "draining", "stopped", "dead"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineSpec:
-    """What one engine is started with."""
-
-    plan_json: bytes
-    segments: Mapping[str, int]
-    """Bytes by name."""
-    environment: Mapping[str, str]
-    """All of the child's environment."""
-    threads: int
-    command: Sequence[str] = ENGINE_COMMAND
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Death:
-    """Why the engine is gone: the first cause."""
-
-    message: str
-    hint: str
-    exit_code: int
-
-
-@dataclass(slots=True, kw_only=True)
-class _Record:
-    """One request the engine holds; kept until its `Done`, also after its client left."""
-
-    session: Session | None
-    admitted: bool
+State = Literal["loading", "ready", "restarting", "draining", "stopped", "dead"]
 
 
 class EngineClient:
-    """One engine and all requests it holds; used from one event loop."""
+    """One engine after another, and all requests that the present one holds; used from one event loop."""
 
     def __init__(
-        self, spec: EngineSpec, *, log: logging.Logger, clock: Callable[[], float]
+        self,
+        spec: EngineSpec,
+        *,
+        log: logging.Logger,
+        clock: Callable[[], float],
+        log_lines: Callable[[], Sequence[str]] = tuple,
     ) -> None:
         self._spec = spec
         self._log = log
         self._clock = clock
+        self._log_lines = log_lines
         self._segments = create_segments(spec.segments)
-        self._records: dict[int, _Record] = {}
+        self._control = Control()
+        self._restarts = Restarts(spec.most_restarts)
+        self.held = HeldRequests()
         self._next_id = 1
         self._frames = Frames(msgspec.msgpack.Decoder(Up))
-        self._process: EngineProcess | None = None
-        self._watch: asyncio.Task[None] | None = None
+        self._life: EngineLife | None = None
+        self._keeping: asyncio.Task[None] | None = None
         self._settled = asyncio.Event()
         self._ended = asyncio.Event()
         self._closing = asyncio.Event()
+        self._stopping = asyncio.Event()
         self._progress_at = 0.0
         self.state: State = "loading"
         self.progress = Progress(phase="starting", done=0, total=0)
         self.stats: Stats | None = None
-        self.death: Death | None = None
+        self.trouble: str | None = None
+        """Why the engine that is being replaced ended."""
+        self.death: Ending | None = None
+        """Why there is no engine any more: the first cause, where restarts did not help."""
+        self._first: Ending | None = None
+        self.expert_bytes_read = 0
+        """By all engines together."""
 
     @property
     def num_running(self) -> int:
         """Requests that the engine has admitted."""
-        return sum(record.admitted for record in self._records.values())
+        return self.held.num_running
 
     @property
     def num_waiting(self) -> int:
         """Requests that the engine has not admitted yet."""
-        return len(self._records) - self.num_running
+        return self.held.num_waiting
+
+    @property
+    def engine_pid(self) -> int:
+        """The process of the present engine, or of the last one."""
+        return self._require_life().process.pid
+
+    @property
+    def num_restarts(self) -> int:
+        """Restarts of the last minutes."""
+        return self._restarts.used
 
     async def start(self) -> None:
         """Spawn the engine and send it the plan; `wait_ready` tells when it can serve."""
         self.state = "loading"
-        self._process = await spawn(
-            self._spec.command, self._segments, self._spec.environment, self._receive
-        )
-        self._log.info("engine process %d started", self._process.pid)
-        self._send(
-            Start(
-                plan=self._spec.plan_json,
-                segments=dict(self._segments.descriptors),
-                threads=self._spec.threads,
-            )
-        )
-        self._watch = asyncio.create_task(self._watch_process(self._process))
+        self._life = self._new_life()
+        await self._life.start(self._receive)
+        self._keeping = asyncio.create_task(self._keep(self._life))
 
     async def wait_ready(self) -> None:
         """Return once the engine is ready; raises `EngineDead`, or `Draining` if it was stopped before."""
@@ -128,7 +115,7 @@ class EngineClient:
         self.require_ready()
 
     async def wait_ended(self) -> None:
-        """Return once the engine is gone, stopped or dead."""
+        """Return once the engine is gone for good, stopped or dead."""
         await self._ended.wait()
 
     async def wait_closing(self) -> None:
@@ -142,8 +129,11 @@ class EngineClient:
                 return
             case "loading":
                 raise ModelLoading(f"the model is loading: {self.progress.phase}")
+            case "restarting":
+                raise EngineRestarting(f"{self.trouble}; it is being restarted, try again soon")
             case "dead":
-                raise self._dead()
+                assert self.death is not None
+                raise EngineDead(f"the engine is dead: {self.death.cause}")
             case _:
                 raise Draining("the server is shutting down")
 
@@ -156,9 +146,15 @@ class EngineClient:
         """A mailbox for one HTTP request."""
         return Session(self._submit, self._abort)
 
+    async def dump(self) -> Report:
+        """What the engine does now; it goes on."""
+        if self.state == "stopped":
+            raise Draining("the server is shutting down")
+        return await self._report("dump", "asked for")
+
     def drain(self) -> None:
         """Take no new requests; those here run to their end."""
-        if self.state in ("loading", "ready"):
+        if self.state in ("loading", "ready", "restarting"):
             self.state = "draining"
             self._settled.set()
             self._closing.set()
@@ -166,53 +162,164 @@ class EngineClient:
     async def stop(self, *, grace_s: float) -> None:
         """End the engine: ask, wait that long, kill; then give its memory back."""
         self._stop_serving()
-        if self._process is not None:
-            self._send(Stop())
-            if not await self._process.wait(grace_s):
+        if self._life is not None:
+            self._life.send(Stop())
+            if not await self._life.process.wait(grace_s):
                 self._log.warning("the engine does not leave, killing it")
-                self._process.kill()
-        if self._watch is not None:
-            await self._watch
+                self._life.process.kill()
+        if self._keeping is not None:
+            await self._keeping
         self._segments.close()
         self._segments = Segments(descriptors={})
+        self._control.close()
 
     def leave(self) -> None:
         """End the engine at once, whatever it does; `stop` still has to be called."""
         self._stop_serving()
-        if self._process is not None:
-            self._process.kill()
+        if self._life is not None:
+            self._life.process.kill()
 
     def _stop_serving(self) -> None:
+        self._stopping.set()
         if self.state != "dead":
             self.state = "stopped"
             self._settled.set()
             self._closing.set()
 
-    def _send(self, message: Down) -> None:
-        assert self._process is not None
-        self._process.write(frame(message))
+    def _new_life(self) -> EngineLife:
+        self._frames = Frames(msgspec.msgpack.Decoder(Up))
+        return EngineLife(
+            self._spec, self._segments, self._control, log=self._log, clock=self._clock
+        )
+
+    def _require_life(self) -> EngineLife:
+        if self._life is None:
+            raise ModelLoading("the engine has not been started yet")
+        return self._life
 
     def _submit(self, session: Session, add: Add) -> None:
         self.require_ready()
-        self._records[add.request_id] = _Record(session=session, admitted=False)
-        self._send(add)
+        self.held.hold(session, add)
+        self._require_life().send(add)
 
     def _abort(self, request_id: int) -> None:
-        # The record stays until `Done`: dropped now, its slot would look free while the engine still holds it.
-        self._records[request_id].session = None
-        self._send(Abort(request_id=request_id))
+        self.held.leave(request_id)
+        self._require_life().send(Abort(request_id=request_id))
 
-    async def _watch_process(self, process: EngineProcess) -> None:
-        """Wait until the engine is gone; then every request hears it."""
-        lines = asyncio.create_task(self._log_lines(process))
-        await process.hung_up()
+    async def _keep(self, life: EngineLife) -> None:
+        """One engine after another, until it is stopped or dead."""
+        try:
+            while await self._outlive(life):
+                life = self._life = self._new_life()
+                await life.start(self._receive)
+        except (
+            Exception
+        ) as error:  # the last handler of this task: whoever waits must hear of our bug
+            self._log.error("the engine could not be kept", exc_info=error)
+            self.death = _our_bug(error)
+            life.process.kill()
         if self.state != "stopped":
-            # It is gone, has hung up or was not understood: it cannot be spoken to again.
-            process.kill()
-        await process.wait(DRAIN_S)
-        await asyncio.wait((lines,), timeout=DRAIN_S)
-        lines.cancel()
-        self._bury(process)
+            self.state = "dead"
+        self._fail_all()
+        self._settled.set()
+        self._closing.set()
+        self._ended.set()
+
+    async def _outlive(self, life: EngineLife) -> bool:
+        """See one engine to its end; whether another one is to follow."""
+        ending = await life.until_end(asked=lambda: len(self.held) > 0)
+        if self.state == "stopped":
+            await life.bury()
+            return False
+        delay = self._delay_of_restart(life, ending)
+        if delay is None:
+            self.death = self._first or ending
+            self.state = "dead"
+            outcome = f"no restart: {self._why_no_restart(life, ending)}"
+        else:
+            if self._restarts.used == 1:
+                self._first = ending  # what follows soon is its echo
+            self.state = "restarting"
+            outcome = f"restart {self._restarts.used} of {self._spec.most_restarts}"
+        self.trouble = ending.cause
+        requests = Requests(running=self.num_running, waiting=self.num_waiting)
+        self._fail_all()
+        if delay is not None:  # a death is told once, by whoever waits for the end
+            self._log.error("%s", ending.cause)
+        if ending.exit_code == ENGINE_DIED:
+            await self._keep_report(ending, outcome, requests)
+        await life.bury()
+        self.stats = None
+        if delay is None:
+            return False
+        self._log.warning("%s, in %g s", outcome, delay)
+        return not await self._stopped_within(delay)
+
+    def _delay_of_restart(self, life: EngineLife, ending: Ending) -> float | None:
+        """Seconds until the next engine starts; None if there is to be none."""
+        if self.state != "ready" and life.ready_at is None and self._restarts.used == 0:
+            return None  # it never was ready: the next one would fail alike
+        if self.state == "draining" or ending.exit_code != ENGINE_DIED:
+            return None
+        return self._restarts.take(self._clock())
+
+    def _why_no_restart(self, life: EngineLife, ending: Ending) -> str:
+        if ending.exit_code != ENGINE_DIED or (life.ready_at is None and not self._restarts.used):
+            return "it would not get better"
+        if self.state == "draining":
+            return "the server is shutting down"
+        return f"{self._restarts.used} restarts in 10 minutes are used up"
+
+    async def _stopped_within(self, seconds: float) -> bool:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._stopping.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def _keep_report(self, ending: Ending, outcome: str, requests: Requests) -> None:
+        if self._spec.reports is None:
+            return
+        report = await self._report(ending.kind, ending.cause, requests=requests)
+        report = msgspec.structs.replace(report, outcome=outcome)
+        try:
+            place = await asyncio.to_thread(
+                write_report, self._spec.reports, report, self._spec.plan_json
+            )
+        except OSError as error:
+            self._log.error("the report could not be written: %s", error)
+        else:
+            self._log.error("report: %s", place)
+
+    async def _report(self, kind: str, cause: str, *, requests: Requests | None = None) -> Report:
+        held = Requests(running=self.num_running, waiting=self.num_waiting)
+        return await self._require_life().report(
+            kind,
+            cause,
+            state=self.state,
+            requests=held if requests is None else requests,
+            stats=self.stats,
+            log=self._log_lines(),
+        )
+
+    def _fail_all(self) -> None:
+        """Every request hears that it ends."""
+        failed = self.held.fail_all(self._failure)
+        if failed and self.state != "stopped":
+            self._log.error("%d requests end with the engine", failed)
+
+    def _failure(self, admitted: bool) -> ApiError:
+        match self.state:
+            case "stopped":
+                return Draining("the server is shutting down")
+            case "restarting":
+                told = f"the engine is dead: {self.trouble}; it is being restarted"
+                # One that ran may have caused it: asked again at once, it would do it again.
+                return EngineDead(told) if admitted else EngineLost(told)
+            case _:
+                assert self.death is not None
+                return EngineDead(f"the engine is dead: {self.death.cause}")
 
     def _receive(self, data: bytes) -> bool:
         """Handle what the engine wrote; False, with the cause noted, if it cannot be handled."""
@@ -220,7 +327,8 @@ class EngineClient:
             messages = self._frames.feed(data)
         except (ValueError, msgspec.MsgspecError) as error:
             cause = f"the engine sent what is no message: {error}"
-            self._note_death(_death(cause, hint="engine and server are of different versions"))
+            hint = "engine and server are of different versions"
+            self._require_life().note(_death(cause, hint=hint))
             return False
         try:
             for message in messages:
@@ -229,59 +337,19 @@ class EngineClient:
             Exception
         ) as error:  # the last handler of its messages: whoever waits must hear of our bug
             self._log.error("a message of the engine could not be handled", exc_info=error)
-            cause = f"the server failed on a message of the engine: {error!r}"
-            self._note_death(_death(cause, hint="the stack is in the log; please report it"))
+            self._require_life().note(_our_bug(error))
             return False
         return True
-
-    async def _log_lines(self, process: EngineProcess) -> None:
-        async for line in process.lines():
-            self._log.info("engine: %s", line)
-
-    def _bury(self, process: EngineProcess) -> None:
-        """Tell everyone: pending requests, whoever waits for ready, whoever waits for the end."""
-        failure: ApiError
-        if self.state == "stopped":
-            failure = Draining("the server is shutting down")
-        else:
-            said = process.last_lines[-1] if process.last_lines else ""
-            self._note_death(
-                _death(
-                    f"the engine process {process.ending()}" + (f": {said}" if said else ""),
-                    hint="the lines above are what it said last",
-                )
-            )
-            self.state = "dead"
-            failure = self._dead()
-            if self._records:
-                self._log.error("%d requests end with the engine", len(self._records))
-        process.close()
-        for record in self._records.values():
-            if record.session is not None:
-                record.session.fail(failure)
-        self._records.clear()
-        self._settled.set()
-        self._closing.set()
-        self._ended.set()
-
-    def _note_death(self, death: Death) -> None:
-        # The first cause is kept: what follows is only its echo.
-        if self.death is None:
-            self.death = death
-
-    def _dead(self) -> EngineDead:
-        assert self.death is not None
-        return EngineDead(f"the engine is dead: {self.death.message}")
 
     def _dispatch(self, message: Up) -> None:
         match message:
             case Tokens():
                 for request_id, token_id in message.items:
-                    self._deliver(Token(request_id=request_id, token_id=token_id))
+                    self.held.deliver(Token(request_id=request_id, token_id=token_id))
             case Admitted() | Done():
-                self._deliver(message)
+                self.held.deliver(message)
             case Preempted():
-                self._note_preempted(message.request_id)
+                self.held.note_preempted(message.request_id)
             case Stats():
                 self.stats = message
             case Log():
@@ -291,31 +359,7 @@ class EngineClient:
             case Ready():
                 self._report_ready(message)
             case Fault():
-                self._log_fault(message)
-                self._note_death(
-                    Death(message=message.message, hint=message.hint, exit_code=message.code)
-                )
-
-    def _deliver(self, event: Admitted | Token | Done) -> None:
-        record = self._records.get(event.request_id)
-        if record is None:
-            return
-        if isinstance(event, Admitted):
-            record.admitted = True
-        if isinstance(event, Done):
-            del self._records[event.request_id]
-        if record.session is not None:
-            record.session.deliver(event)
-
-    def _log_fault(self, fault: Fault) -> None:
-        # A stack helps whoever mends us. The sentence is told once, by whoever waits for the engine's end.
-        if fault.code == ENGINE_DIED:
-            self._log.error("the engine's stack:\n%s", fault.detail)
-
-    def _note_preempted(self, request_id: int) -> None:
-        record = self._records.get(request_id)
-        if record is not None:
-            record.admitted = False
+                self._require_life().note_fault(message)
 
     def _report_progress(self, progress: Progress) -> None:
         now = self._clock()
@@ -326,13 +370,25 @@ class EngineClient:
         self.progress = progress
 
     def _report_ready(self, ready: Ready) -> None:
+        self._require_life().ready_at = self._clock()
+        self.expert_bytes_read += ready.expert_bytes
         self._log.info(
-            "engine ready: loaded in %.1f s, warmed up in %.1f s", ready.load_s, ready.warm_up_s
+            "engine ready: loaded in %.1f s, warmed up in %.1f s; read %.1f MB of weights, %.1f MB of experts",
+            ready.load_s,
+            ready.warm_up_s,
+            ready.dense_bytes / 1e6,
+            ready.expert_bytes / 1e6,
         )
-        if self.state == "loading":
+        if self.state in ("loading", "restarting"):
             self.state = "ready"
+            self.trouble = None
         self._settled.set()
 
 
-def _death(message: str, *, hint: str) -> Death:
-    return Death(message=message, hint=hint, exit_code=ENGINE_DIED)
+def _death(cause: str, *, hint: str) -> Ending:
+    return Ending(kind="death", cause=cause, hint=hint, exit_code=ENGINE_DIED)
+
+
+def _our_bug(error: Exception) -> Ending:
+    cause = f"the server failed on a message of the engine: {error!r}"
+    return _death(cause, hint="the stack is in the log; please report it")

@@ -14,7 +14,8 @@ ApiError
 └── Unavailable
     ├── ModelLoading         503
     ├── Draining             503
-    └── EngineDead           503
+    ├── EngineRestarting     503
+    └── EngineDead           503  also what requests are told that an engine took with it
 """
 
 import msgspec
@@ -161,7 +162,22 @@ class Draining(Unavailable):
     retry_after_s = 5
 
 
+class EngineRestarting(Unavailable):
+    """The engine has ended; another one is on its way."""
+
+    code = "engine_restarting"
+    retry = True
+    retry_after_s = 2
+
+
 class EngineDead(Unavailable):
     """The engine is gone; the message is the first cause."""
 
     code = "engine_dead"
+
+
+class EngineLost(EngineDead):
+    """It took a request with it that it had not begun: another engine may have better luck."""
+
+    retry = True
+    retry_after_s = 5

@@ -1,4 +1,4 @@
-"""GET /health and GET /v1/plan: how the server is, and what it was told to be."""
+"""GET /health, /v1/plan, /v1/stats and /v1/dump: how the server is, what it was told to be, what it has done and does."""
 
 from litestar import get
 from litestar.di import NamedDependency
@@ -7,6 +7,7 @@ from litestar.response.base import ASGIResponse
 from litestar.types import ASGIApp
 
 from firmtoken.runtime.engine.messages import Progress
+from firmtoken.runtime.server.errors import ModelLoading
 from firmtoken.runtime.server.reply import Health, LoadProgress
 from firmtoken.runtime.server.service import Service
 from firmtoken.runtime.server.stream import json_response
@@ -25,7 +26,8 @@ async def get_health(service: NamedDependency[SkipValidation[Service]]) -> ASGIA
         running=engine.num_running,
         waiting=engine.num_waiting,
         progress=_progress(engine.progress) if engine.state == "loading" else None,
-        cause=None if engine.death is None else engine.death.message,
+        cause=engine.trouble if engine.death is None else engine.death.cause,
+        restarts=engine.num_restarts,
     )
     return json_response(health, headers={}, status=200 if ready else 503)
 
@@ -38,3 +40,19 @@ def _progress(progress: Progress) -> LoadProgress:
 async def get_plan(service: NamedDependency[SkipValidation[Service]]) -> ASGIApp:
     """The plan this server executes, byte for byte."""
     return ASGIResponse(body=service.plan_json, media_type="application/json", status_code=200)
+
+
+@get("/v1/stats")
+async def get_stats(service: NamedDependency[SkipValidation[Service]]) -> ASGIApp:
+    """The engine's exact counters, a second old at most; before the first ones, 503."""
+    stats = service.engine.stats
+    if stats is None:
+        service.engine.require_ready()
+        raise ModelLoading("the engine has not counted anything yet")
+    return json_response(stats, headers={})
+
+
+@get("/v1/dump")
+async def get_dump(service: NamedDependency[SkipValidation[Service]]) -> ASGIApp:
+    """What the engine does at this moment, stacks included; it goes on."""
+    return json_response(await service.engine.dump(), headers={})

@@ -23,6 +23,8 @@ class Listener:
     socket: socket.socket
     address: str
     """`http://HOST:PORT`."""
+    port: int
+    """The one that was taken, if 0 was asked for."""
 
 
 def listen(host: str, port: int) -> Listener:
@@ -48,7 +50,8 @@ def listen(host: str, port: int) -> Listener:
         ) from error
     listener.setblocking(False)
     shown = f"[{host}]" if family == socket.AF_INET6 else host
-    return Listener(socket=listener, address=f"http://{shown}:{listener.getsockname()[1]}")
+    taken = int(listener.getsockname()[1])
+    return Listener(socket=listener, address=f"http://{shown}:{taken}", port=taken)
 
 
 def _no_host(host: str, reason: str | None) -> PortBusy:

@@ -73,6 +73,11 @@ class EngineProcess(asyncio.Protocol):
         """Its process id."""
         return self._process.pid
 
+    @property
+    def alive(self) -> bool:
+        """It has not ended, as far as we have heard."""
+        return not self._ended.is_set()
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """asyncio's side: our end of the socket."""
         assert isinstance(transport, asyncio.Transport)
@@ -158,8 +163,10 @@ async def spawn(
     segments: Segments,
     environment: Mapping[str, str],
     receive: Callable[[bytes], bool],
+    *,
+    shared: Sequence[int],
 ) -> EngineProcess:
-    """Start `command` with the number of its socket as last argument.
+    """Start `command` with the numbers of its socket and of the `shared` descriptors as last arguments.
 
     `receive` gets what it writes there, and answers False if it cannot be listened to any more.
     A process group of its own, so that Ctrl-C reaches the server alone, which then drains.
@@ -167,11 +174,11 @@ async def spawn(
     ours, theirs = socket.socketpair()
     with theirs:
         process = subprocess.Popen(
-            [*command, str(theirs.fileno())],
+            [*command, str(theirs.fileno()), *map(str, shared)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            pass_fds=(theirs.fileno(), *segments.descriptors.values()),
+            pass_fds=(theirs.fileno(), *shared, *segments.descriptors.values()),
             env=dict(environment),
             process_group=0,
         )

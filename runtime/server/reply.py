@@ -134,4 +134,6 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     progress: LoadProgress | None
     """While loading."""
     cause: str | None
-    """Of an engine's death: the first one."""
+    """Why the engine ended: of its death the first one."""
+    restarts: int
+    """Of the last minutes."""

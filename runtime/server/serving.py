@@ -16,12 +16,15 @@ class ServingPlan:
     vocab_size: int
     effective_context: int
     model_max: int
+    largest_context: int
+    """The most that a profile could ask for on this machine, all else as it is."""
     limited_by: str
     page_size: int
     pages: int
     """Pages that requests may hold: the sentinel is not among them."""
     max_num_seqs: int
     queue: int
+    queue_tokens: int
     default_output: int
     output_reserve: int
     segments: Mapping[str, int]
@@ -37,14 +40,16 @@ def serving_plan(plan: Plan) -> ServingPlan:
         vocab_size=int(plan.model.geometry["vocab_size"]),
         effective_context=plan.context.effective,
         model_max=plan.context.model_max,
+        largest_context=max(row.context for row in plan.frontier),
         limited_by=plan.context.limited_by,
         page_size=plan.kv_cache.page_size,
         pages=plan.kv_cache.pages - 1,
         max_num_seqs=plan.schedule.max_num_seqs,
         queue=plan.admission.queue,
+        queue_tokens=plan.admission.queue_tokens,
         default_output=plan.admission.default_output,
         output_reserve=plan.admission.output_reserve,
-        segments={space.name: space.bytes for space in plan.spaces if space.memory == "host"},
+        segments={space.name: space.bytes for space in plan.spaces if space.shared},
         environment=plan.environment,
     )
 

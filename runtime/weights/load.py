@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
@@ -36,32 +37,51 @@ class Places(Protocol):
         ...
 
 
-def load(plan: Plan, inventory: Inventory, places: Places, progress: Progress) -> None:
-    """Fills all from a checkpoint that `preflight` has accepted; raises `LoadError`."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    """Bytes that were read from the checkpoint."""
+
+    dense_bytes: int
+    expert_bytes: int
+
+
+def load(
+    plan: Plan,
+    inventory: Inventory,
+    places: Places,
+    progress: Progress,
+    *,
+    keep_experts: bool = False,
+) -> Loaded:
+    """Fills all from a checkpoint that `preflight` has accepted; raises `LoadError`.
+
+    `keep_experts`: they are where they belong already.
+    """
     reader = Reader(inventory.checkpoint)
-    load_dense(reader, inventory.dense, places, progress)
-    load_experts(plan, reader, inventory.experts, places, progress)
+    dense = load_dense(reader, inventory.dense, places, progress)
+    experts = 0 if keep_experts else load_experts(plan, reader, inventory.experts, places, progress)
+    return Loaded(dense_bytes=dense, expert_bytes=experts)
 
 
 def load_dense(
     reader: Reader, items: Iterable[DenseItem], places: Places, progress: Progress
-) -> None:
-    """All dense weights."""
+) -> int:
+    """All dense weights; bytes read."""
     jobs = [(item.bytes, partial(fill_dense, reader, item, places)) for item in items]
-    run_jobs("weights", jobs, progress)
+    return run_jobs("weights", jobs, progress)
 
 
 def load_experts(
     plan: Plan, reader: Reader, items: Iterable[ExpertItem], places: Places, progress: Progress
-) -> None:
-    """All experts: to the host's banks when offloaded, else straight to their slots."""
+) -> int:
+    """All experts: to the host's banks when offloaded, else straight to their slots; bytes read."""
     layers = [expert_parts(plan, places, layer) for layer in range(len(plan.model.layer_kinds))]
     fill = fill_packed if plan.experts.format == "nvfp4" else fill_decoded
     jobs = [
         (item.bytes, partial(fill, reader, item.parts, layers[item.layer], item.expert))
         for item in items
     ]
-    run_jobs("experts", jobs, progress)
+    return run_jobs("experts", jobs, progress)
 
 
 def expert_parts(plan: Plan, places: Places, layer: int) -> dict[str, torch.Tensor]:
@@ -105,10 +125,8 @@ def fill_packed(
     parts["globals"][expert].copy_(torch.tensor(scales))
 
 
-def run_jobs(
-    phase: str, jobs: Iterable[tuple[int, Callable[[], None]]], progress: Progress
-) -> None:
-    """All jobs on a few threads; the first failure ends it."""
+def run_jobs(phase: str, jobs: Iterable[tuple[int, Callable[[], None]]], progress: Progress) -> int:
+    """All jobs on a few threads; the first failure ends it. Bytes read."""
     listed = list(jobs)
     total = sum(size for size, _ in listed)
     done = 0
@@ -123,3 +141,4 @@ def run_jobs(
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
+    return total

@@ -19,6 +19,7 @@ OUTSIDE = {
     "server.host",
     "server.port",
     "server.api_keys.file",
+    "server.log_file",
     "model.source.path",
     "hardware.host.threads",
 }

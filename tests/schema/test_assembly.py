@@ -90,12 +90,22 @@ def test_a_replaced_part_is_what_a_third_profile_lies_over() -> None:
 def test_paths_are_relative_to_the_file_in_which_they_stand(folder: Path) -> None:
     Path("inner").mkdir()
     Path("inner/model.yaml").write_text("source: {path: ../weights}")
-    Path("inner/base.yaml").write_text("model: model.yaml\nserver: {api_keys: {file: keys}}")
+    Path("inner/base.yaml").write_text(
+        "model: model.yaml\nserver: {api_keys: {file: keys}, log_file: ../ft.log}"
+    )
     write(top="extends: inner/base.yaml")
     assert values() == {
         "model": {"source": {"path": f"{folder}/weights"}},
-        "server": {"api_keys": {"file": f"{folder}/inner/keys"}},
+        "server": {"api_keys": {"file": f"{folder}/inner/keys"}, "log_file": f"{folder}/ft.log"},
     }
+
+
+@pytest.mark.parametrize("word", ["auto", "off"])
+def test_a_word_in_the_place_of_a_path_stays_a_word(folder: Path, word: str) -> None:
+    write(top=f"server: {{log_file: {word}}}")
+    assert values() == {"server": {"log_file": word}}
+    write(top=f"server: {{log_file: ./{word}}}")
+    assert values() == {"server": {"log_file": f"{folder}/{word}"}}
 
 
 def test_places_name_the_file_in_which_a_value_stands() -> None:

@@ -4,9 +4,15 @@ A temperature below MIN_TEMPERATURE = 1e-5 is arg-max, the lowest id on ties. El
 equals, 0 keeps all); of the fp64 softmax of (logits - max) / temperature the shortest run of largest that reaches
 top_p; those of at least min_p times the largest. At least the largest is kept. The token is where the cumulative
 sum, in order of id, exceeds u times the total: u = Philox of (seed, position), independent of the batch.
+
+No token is drawn from a row whose largest logit is no finite number (a NaN, an infinity, or nothing above -infinity):
+it gets NO_TOKEN.
 """
 
 from firmtoken.compiler.cards import KernelCard, planned_gpu_card
+
+NO_TOKEN = -1
+"""What a row gets whose logits are no numbers."""
 
 CARDS = (
     KernelCard(

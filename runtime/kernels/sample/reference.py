@@ -1,8 +1,11 @@
 """sample in plain torch, in fp64 from the logits on."""
 
+from math import isfinite
+
 import torch
 
 from firmtoken.runtime.kernels.batch import Batch, Draw
+from firmtoken.runtime.kernels.sample import NO_TOKEN
 from firmtoken.runtime.kernels.sample.philox import uniform
 
 MIN_TEMPERATURE = 1e-5
@@ -10,11 +13,15 @@ MIN_TEMPERATURE = 1e-5
 
 
 def sample(batch: Batch, *, logits: torch.Tensor, tokens: torch.Tensor) -> None:
-    """tokens[S] from logits[S,V], row s as draws[s] says."""
-    greedy = logits.argmax(dim=-1)  # the first of equals
-    tokens.copy_(greedy)
+    """tokens[S] from logits[S,V], row s as draws[s] says; NO_TOKEN where the largest logit is not finite."""
+    greedy = logits.argmax(dim=-1, keepdim=True)  # the first of equals; a NaN counts as the largest
+    tokens.copy_(greedy.view(-1))
+    largest: list[float] = logits.gather(1, greedy).view(-1).tolist()
+    for row, value in enumerate(largest):
+        if not isfinite(value):
+            tokens[row] = NO_TOKEN
     for row, draw in enumerate(batch.draws):
-        if draw.temperature >= MIN_TEMPERATURE:
+        if draw.temperature >= MIN_TEMPERATURE and isfinite(largest[row]):
             tokens[row] = draw_token(logits[row], draw)
 
 

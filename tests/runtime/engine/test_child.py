@@ -39,8 +39,10 @@ from firmtoken.runtime.engine.messages import (
     Up,
     frame,
 )
+from firmtoken.runtime.engine.position import POSITION_BYTES, Position
 from firmtoken.runtime.engine.warm_up import NotFinite
 from firmtoken.runtime.kernels import CARDS
+from firmtoken.runtime.server.control import Control
 from firmtoken.runtime.weights.errors import LoadError
 from firmtoken.schema.load import load_profile
 
@@ -84,15 +86,18 @@ class Child:
 @pytest.fixture
 def spawn() -> Iterator[Callable[..., Child]]:
     children: list[Child] = []
+    controls: list[Control] = []
 
     def make(plan: bytes, segments: dict[str, int] | None = None) -> Child:
         ours, theirs = socket.socketpair()
         ours.settimeout(60)
         descriptors = segments or {}
+        control = Control()
+        controls.append(control)
         with theirs:
             process = subprocess.Popen(
-                [*COMMAND, str(theirs.fileno())],
-                pass_fds=(theirs.fileno(), *descriptors.values()),
+                [*COMMAND, str(theirs.fileno()), *map(str, control.descriptors)],
+                pass_fds=(theirs.fileno(), *control.descriptors, *descriptors.values()),
                 stderr=subprocess.PIPE,
             )
         child = Child(process, ours)
@@ -107,6 +112,8 @@ def spawn() -> Iterator[Callable[..., Child]]:
         child.process.wait()
         assert child.process.stderr is not None
         child.process.stderr.close()
+    for control in controls:
+        control.close()
 
 
 def add(request_id: int, num_tokens: int, max_output: int) -> Add:
@@ -216,7 +223,7 @@ def test_a_broken_checkpoint_is_refused_before_anything_is_allocated(
     ours, theirs = socket.socketpair()
     with ours, theirs, pytest.raises(LoadError, match="found neither"):
         message = Start(plan=plan_to_json(plan), segments={}, threads=torch.get_num_threads())
-        engine_process.start(Channel(theirs), message, time.monotonic)
+        engine_process.start(Channel(theirs), message, time.monotonic, Position())
     torch.set_flush_denormal(False)
 
 
@@ -229,7 +236,10 @@ def test_a_model_that_computes_no_numbers_is_a_failure_and_no_crash() -> None:
 PARENT = f"""
 import os, socket, subprocess, sys, time
 ours, theirs = socket.socketpair()
-child = subprocess.Popen([*{COMMAND!r}, str(theirs.fileno())], pass_fds=(theirs.fileno(),))
+shared = [os.memfd_create(name) for name in ("position", "stacks")]
+os.ftruncate(shared[0], {POSITION_BYTES})
+numbers = [theirs.fileno(), *shared]
+child = subprocess.Popen([*{COMMAND!r}, *map(str, numbers)], pass_fds=numbers)
 holder = subprocess.Popen(["sleep", "60"], pass_fds=(ours.fileno(),))
 print(child.pid, holder.pid, flush=True)
 time.sleep(60)

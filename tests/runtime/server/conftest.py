@@ -21,7 +21,8 @@ import uvicorn
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 
 from firmtoken.runtime.server.app import create_app
-from firmtoken.runtime.server.client import EngineClient, EngineSpec
+from firmtoken.runtime.server.client import EngineClient
+from firmtoken.runtime.server.life import EngineSpec
 from firmtoken.runtime.server.listen import Listener, listen
 from firmtoken.runtime.server.served_model import ServedModel, load_served_model
 from firmtoken.runtime.server.service import Service
@@ -50,11 +51,13 @@ PLAN = ServingPlan(
     vocab_size=VOCAB,
     effective_context=1000,
     model_max=4096,
+    largest_context=3000,
     limited_by="asked",
     page_size=16,
     pages=66,
     max_num_seqs=4,
     queue=64,
+    queue_tokens=16_000,
     default_output=50,
     output_reserve=1024,
     segments={"bank": 4096, "snapshots": 8192},
@@ -116,6 +119,7 @@ def spec(script: dict[str, object], **changes: Any) -> EngineSpec:
         "environment": dict(os.environ),
         "threads": 1,
         "command": (sys.executable, "-P", str(FAKE_ENGINE)),
+        "most_restarts": 0,
     }
     return EngineSpec(**values | changes)
 
@@ -161,6 +165,7 @@ def serving(
     plan: dict[str, object] | None = None,
     key_hashes: tuple[bytes, ...] = (),
     wait: bool = True,
+    **changes: Any,
 ) -> Iterator[Running]:
     """Serve until the block ends, in a thread with a loop of its own."""
     started: list[Running] = []
@@ -169,7 +174,7 @@ def serving(
     async def main() -> None:
         log = logging.getLogger("firmtoken.test")
         engine = EngineClient(
-            spec(script | {"journal": str(journal)}), log=log, clock=time.monotonic
+            spec(script | {"journal": str(journal)}, **changes), log=log, clock=time.monotonic
         )
         service = Service(
             plan=replace(PLAN, **plan or {}),  # type: ignore[arg-type]

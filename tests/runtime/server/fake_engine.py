@@ -104,7 +104,7 @@ class FakeEngine:
             self.send(Fault(message="weights are broken", hint="again", code=1, detail="a stack"))
             sys.exit(1)
         time.sleep(self.script.load_s)
-        self.send(Ready(load_s=0.5, warm_up_s=0.25))
+        self.send(Ready(load_s=0.5, warm_up_s=0.25, dense_bytes=1, expert_bytes=2))
         self.send(Log(line="fake engine is up"))
 
     def run(self) -> None:

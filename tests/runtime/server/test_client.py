@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 
 from firmtoken.runtime.engine.messages import Add, Admitted, Done, Preempted, Sampling
-from firmtoken.runtime.server.client import EngineClient, EngineSpec
+from firmtoken.runtime.server.client import EngineClient
 from firmtoken.runtime.server.errors import Draining, EngineDead, ModelLoading
+from firmtoken.runtime.server.held import HeldRequests
+from firmtoken.runtime.server.life import EngineSpec
 
 LOG = logging.getLogger("firmtoken.test")
 
@@ -42,8 +44,7 @@ def run(engine_spec: Callable[..., EngineSpec]) -> Callable[..., None]:
                 engine_spec(script or {}, **changes), log=LOG, clock=time.monotonic
             )
             await client.start()
-            assert client._process is not None
-            pid = client._process.pid
+            pid = client.engine_pid
             try:
                 await work(client)
             finally:
@@ -211,7 +212,7 @@ def test_a_message_that_cannot_be_handled_ends_every_wait(
         assert client.death is not None
         assert client.death.exit_code == 4
 
-    monkeypatch.setattr(EngineClient, "_deliver", lambda self, event: 1 / 0)
+    monkeypatch.setattr(HeldRequests, "deliver", lambda self, event: 1 / 0)
     run(work, {"step_s": 0.01})
 
 

@@ -75,7 +75,7 @@ def test_death_is_heard_within_a_second(serve: Serve) -> None:
         json={"prompt": "x", "stream": True},
     ) as response:
         engine = running.service.engine
-        running.loop.call_soon_threadsafe(engine._process.kill)
+        running.loop.call_soon_threadsafe(engine._life.process.kill)
         start = time.monotonic()
         text = response.read().decode()
     assert time.monotonic() - start < 1

@@ -1,0 +1,418 @@
+"""The scheduler without a model: random requests on a device that only remembers texts, and what must hold of each.
+
+By hand: `PYTHONPATH=.src python -m tests.runtime.engine.simulation --requests 1000000 --seed 1`
+"""
+
+import argparse
+import hashlib
+import random
+import time
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from tests.runtime.engine.text_device import EMPTY_TEXT, VOCAB, TextDevice, drawn, extended
+
+from firmtoken.compiler.admission import need
+from firmtoken.runtime.engine.holdings import NotParked
+from firmtoken.runtime.engine.invariants import check_invariants
+from firmtoken.runtime.engine.limits import Limits
+from firmtoken.runtime.engine.messages import Add, Admitted, Done, Preempted, Sampling, Tokens, Up
+from firmtoken.runtime.engine.scheduler import Scheduler
+from firmtoken.runtime.engine.sequence import Sequence
+from firmtoken.runtime.engine.work import Decode, Span
+
+GREEDY = Sampling(temperature=0.0, top_p=1.0, top_k=0, min_p=0.0, seed=0)
+STOP = 7
+TINY = Limits(
+    page_size=4,
+    pages=1 + 16,
+    state_slots=7,
+    snapshot_slots=6,
+    hybrid=True,
+    caching=True,
+    max_num_seqs=3,
+    prefill_span=16,
+    graph_batch_sizes=(1, 2, 3),
+    offload=True,
+    on_demand_cold=4,
+    on_demand_warm=8,
+    decode_every_units=2,
+    output_reserve=8,
+    max_preemptions=2,
+    max_passes=4,
+    effective_context=64,
+)
+PLAIN = replace(TINY, hybrid=False, state_slots=0, snapshot_slots=0)
+LARGE = replace(
+    TINY, pages=1 + 64, state_slots=17, snapshot_slots=24, max_num_seqs=8, graph_batch_sizes=(2, 8)
+)
+SETTINGS = {
+    "tiny hybrid": TINY,
+    "tiny": PLAIN,
+    "tiny without cache": replace(PLAIN, caching=False),
+    "hybrid without snapshots": replace(TINY, snapshot_slots=0),
+    "little reserved": replace(TINY, output_reserve=1, snapshot_slots=1),
+    "pages of one token": replace(
+        PLAIN, page_size=1, pages=1 + 40, prefill_span=5, effective_context=40
+    ),
+    "large hybrid": LARGE,
+    "large": replace(PLAIN, pages=1 + 96, max_num_seqs=12, graph_batch_sizes=(4, 12)),
+}
+
+
+FAILED = "the step failed"
+
+
+class StepFailed(Exception):
+    """A launch failed; whatever it worked on is lost."""
+
+
+@dataclass(slots=True)
+class Request:
+    """What the simulation knows of one request."""
+
+    add: Add
+    arrival: int
+    marks: list[int]
+    """Of its text's first n tokens, by n."""
+    steps_at_arrival: int
+    work_in_front: int
+    """Steps that those ahead can make it wait: whoever was there, and whoever passed it."""
+    passed: int = 0
+    admitted: bool = False
+    output: list[int] = field(default_factory=list)
+    token_at: int | None = None
+    """Step of its last token; None while it waits or prefills."""
+
+
+@dataclass(slots=True)
+class Simulation:
+    """Drives a scheduler as `Engine` does, with yields at which requests come and go."""
+
+    limits: Limits
+    random: random.Random
+    check_every: int = 1
+    abort: float = 0.0
+    """How likely somebody leaves, at each step and at each yield."""
+    fail: float = 0.0
+    """How likely a step fails, a token has no finite logits, or a state cannot be parked."""
+    arrive_at_yields: float = 0.0
+    stop_token_ids: tuple[int, ...] = (STOP,)
+    make_scheduler: type[Scheduler] = Scheduler
+    device: TextDevice = field(init=False)
+    scheduler: Scheduler = field(init=False)
+    requests: dict[int, Request] = field(default_factory=dict)
+    """Those that have not ended."""
+    texts: list[list[int]] = field(default_factory=list)
+    """Texts to begin prompts with."""
+    num_added: int = 0
+    steps: int = 0
+    units: int = 0
+    decoding: tuple[Sequence, ...] = ()
+    """Whose decode step has not gone through yet."""
+    not_parked: bool = False
+    work: int = 0
+    """Steps that all that are here can take."""
+    seen: Counter[str] = field(default_factory=Counter)
+    ends: dict[int, Done] | None = None
+    """By request id, if somebody wants to know."""
+    most_passed: int = 0
+    longest_wait: int = 0
+    outcome: Any = field(default_factory=hashlib.sha256)
+
+    def __post_init__(self) -> None:
+        self.device = TextDevice(self.limits)
+        self.scheduler = self.make_scheduler(self.limits, self.park)
+        length = self.limits.effective_context
+        self.texts = [[self.random.randrange(VOCAB) for _ in range(length)] for _ in range(4)]
+
+    def add(self, prompt: list[int], max_output: int) -> int:
+        """A request comes."""
+        request_id = self.num_added
+        self.num_added += 1
+        request = Add(
+            request_id=request_id,
+            token_ids=prompt,
+            max_output=max_output,
+            sampling=GREEDY,
+            stop_token_ids=[*self.stop_token_ids],
+        )
+        marks = [EMPTY_TEXT]
+        for token in prompt:
+            marks.append(extended(marks[-1], token))
+        self.requests[request_id] = Request(request, request_id, marks, self.steps, self.work)
+        self.work += self.life(request)
+        self.scheduler.add(Sequence.of(request, request_id))
+        return request_id
+
+    def life(self, request: Add) -> int:
+        """Steps that can go to a request: its pages and one more after each preemption, its output once, its end."""
+        pages = need(len(request.token_ids), request.max_output, self.limits.page_size)
+        return (1 + self.limits.max_preemptions) * (pages + 2) + request.max_output + 1
+
+    def arrive(self) -> None:
+        """A random request: sometimes a known text goes on, sometimes it is new; both short and long."""
+        context, draw = self.limits.effective_context, self.random.random
+        length = int(draw() ** 3 * (context - 2))
+        text = self.random.choice(self.texts)[:length] if draw() < 0.7 else []
+        rest = max(0, length - len(text)) if draw() < 0.3 else int(draw() * 3)
+        prompt = text + [self.random.randrange(VOCAB) for _ in range(1 + rest)]
+        prompt = prompt[: context - 1]
+        self.add(prompt, 1 + int(draw() * (context - len(prompt))))
+
+    def leave(self) -> None:
+        """Somebody goes, whatever phase it is in; perhaps it has ended already."""
+        recent = max(0, self.num_added - 1 - int(self.random.random() * 12))
+        span = self.scheduler.open_span
+        pieces = span.pieces if span is not None else ()
+        known = [piece.sequence.request_id for piece in pieces]
+        known += [member.request_id for member in self.scheduler.running]
+        request_id = self.random.choice((recent, *known))
+        sequence = self.scheduler._sequences.get(request_id)
+        where = "ended" if sequence is None else sequence.phase.value
+        if sequence in [piece.sequence for piece in pieces]:
+            where = "in the span"
+        self.seen[f"abort {where}"] += 1
+        self.scheduler.abort(request_id)
+        self.scheduler.abort(request_id)
+
+    def step(self) -> None:
+        """As `Engine.step`."""
+        self.steps += 1
+        preempted = self.scheduler.preemptions
+        work = self.scheduler.schedule()
+        self.read(self.scheduler.collect())
+        try:
+            self.run_work(work)
+        except StepFailed:
+            self.end_what_failed()
+        if work is None:
+            # The only decoding sequence may have given way to one that prefills: the next step is a span.
+            gave_way = self.scheduler.preemptions > preempted
+            assert gave_way or self.scheduler.idle, "nothing is computed, and somebody waits"
+        self.read(self.scheduler.collect())
+        if self.steps % self.check_every == 0:
+            check_invariants(self.scheduler)
+
+    def run_work(self, work: Span | Decode | None) -> None:
+        self.go_on()
+        if isinstance(work, Span):
+            self.run_span(work)
+        elif work is not None:
+            self.run_decode(work)
+        self.go_on()
+
+    def run_span(self, span: Span) -> None:
+        """Yields first and computes at the end: whatever is overwritten in between shows."""
+        assert span.num_tokens <= self.limits.prefill_span
+        for _ in range(int(self.random.random() * 5)):
+            if self.random.random() < self.abort:
+                self.leave()
+                if not span.kept:
+                    self.seen["abandoned"] += 1
+                    break
+            elif self.random.random() < self.arrive_at_yields:
+                self.arrive()
+            self.decode_between()
+        self.maybe_fail()
+        tokens: dict[int, int] = {}
+        for piece in span.kept:
+            marks = self.requests[piece.sequence.request_id].marks
+            tokens[piece.sequence.request_id] = drawn(self.device.prefill(piece, marks))
+        for piece in span.kept:
+            self.maybe_end(piece.sequence)
+        self.scheduler.complete_span(span, tokens)
+
+    def decode_between(self) -> None:
+        self.units += 1
+        if self.units < self.limits.decode_every_units:
+            return
+        decode = self.scheduler.decode_at_yield()
+        if decode is not None:
+            self.seen["decode at a yield"] += 1
+            self.run_decode(decode)
+            self.read(self.scheduler.collect())
+            self.go_on()
+
+    def run_decode(self, decode: Decode) -> None:
+        self.units = 0
+        assert len(decode.sequences) <= decode.size
+        assert decode.size in self.limits.graph_batch_sizes
+        self.decoding = decode.sequences
+        self.maybe_fail()
+        self.decoding = ()
+        tokens = {}
+        for sequence in decode.sequences:
+            marks = self.requests[sequence.request_id].marks
+            tokens[sequence.request_id] = drawn(self.device.decode(sequence, marks))
+        kept = tuple(sequence for sequence in decode.sequences if not self.maybe_end(sequence))
+        self.scheduler.complete_decode(replace(decode, sequences=kept), tokens)
+
+    def maybe_fail(self) -> None:
+        if self.random.random() < self.fail:
+            raise StepFailed
+
+    def maybe_end(self, sequence: Sequence) -> bool:
+        """Its logits are not finite: as `Engine` answers it."""
+        if self.random.random() >= self.fail:
+            return False
+        self.seen["not finite"] += 1
+        self.scheduler.fail(sequence, FAILED)
+        self.scheduler.holdings.retire_cache()
+        return True
+
+    def park(self, moves: tuple[tuple[int, int], ...]) -> None:
+        if self.random.random() < self.fail:
+            self.seen["not parked"] += 1
+            self.not_parked = True
+            raise NotParked
+        self.device.park(moves)
+
+    def go_on(self) -> None:
+        """A state could not be parked amid a change of the scheduler's: the step answers for it."""
+        if self.not_parked:
+            raise StepFailed
+
+    def end_what_failed(self) -> None:
+        """As `Engine` answers a launch that failed; from then on nothing but what somebody runs on is what it was."""
+        self.seen["failed"] += 1
+        for sequence in (*self.scheduler.abandon_span(), *self.decoding):
+            self.scheduler.fail(sequence, FAILED)
+        self.decoding, self.not_parked = (), False
+        self.scheduler.holdings.retire_cache()
+        self.device.lose_all_but(self.scheduler.running)
+
+    def read(self, messages: list[Up]) -> None:
+        """What the server is told."""
+        for message in messages:
+            if isinstance(message, Tokens):
+                for request_id, token in message.items:
+                    self.read_token(self.requests[request_id], token)
+            elif isinstance(message, Done):
+                self.read_done(message)
+            elif isinstance(message, Admitted):
+                self.read_admitted(message)
+            elif isinstance(message, Preempted):
+                self.seen["preempted"] += 1
+                self.requests[message.request_id].token_at = None
+
+    def read_token(self, request: Request, token: int) -> None:
+        assert token == drawn(request.marks[-1]), "not what this text goes on with"
+        if request.token_at is not None:
+            assert self.steps - request.token_at <= 2, (
+                "a span after a span, and streams stand still"
+            )
+        request.token_at = self.steps
+        request.output.append(token)
+        request.marks.append(extended(request.marks[-1], token))
+
+    def read_admitted(self, message: Admitted) -> None:
+        request = self.requests[message.request_id]
+        if message.resumed:
+            self.seen["resumed"] += 1
+            return
+        self.seen["hit"] += message.cached_tokens > 0
+        request.admitted = True
+        life = self.life(request.add)
+        for waiting in self.scheduler.waiting:
+            other = self.requests[waiting.request_id]
+            if not other.admitted and other.arrival < request.arrival:
+                other.passed += 1
+                other.work_in_front += life
+                # A pass counts for everybody who is passed: who counts it for the head of the queue only, lets the
+                # second be passed for ever, as long as those that passed give way and are the head in their turn.
+                assert other.passed <= self.limits.max_passes, "passed more often than D3 allows"
+        waited = self.steps - request.steps_at_arrival
+        assert waited <= 1 + request.work_in_front, "waited longer than those in front can work"
+        self.most_passed = max(self.most_passed, request.passed)
+        self.longest_wait = max(self.longest_wait, waited)
+
+    def read_done(self, message: Done) -> None:
+        request = self.requests.pop(message.request_id)  # a second end finds nothing
+        self.work -= self.life(request.add)
+        self.seen[message.reason] += 1
+        assert message.message == (FAILED if message.reason == "error" else "")
+        output = request.output
+        assert message.output_tokens == len(output) <= request.add.max_output
+        assert not {*self.stop_token_ids} & {*output[:-1]}
+        assert (message.reason == "stop") == (output[-1:] in [[one] for one in self.stop_token_ids])
+        if message.reason == "length":
+            assert len(output) == request.add.max_output
+        if self.ends is not None:
+            self.ends[message.request_id] = message
+        if len(output) > 8 and self.random.random() < 0.2:
+            self.texts[int(self.random.random() * 4)] = request.add.token_ids + output
+        line = (message.request_id, message.reason, message.cached_tokens, request.marks[-1])
+        self.outcome.update(repr(line).encode())
+
+    def run(self, num_requests: int) -> None:
+        """Requests come in bursts and in drops; then all of it ends, and everything is back."""
+        rate, draw = 0.5, self.random.random
+        while self.num_added < num_requests or not self.scheduler.idle:
+            if draw() < 0.02:
+                rate = self.random.choice((0.05, 0.3, 0.9))
+            while (
+                self.num_added < num_requests and len(self.scheduler.waiting) < 8 and draw() < rate
+            ):
+                self.arrive()
+            if draw() < self.abort:
+                self.leave()
+            self.step()
+        self.check_empty()
+
+    def check_empty(self) -> None:
+        """Nobody is here: all is back, but for what the prefix cache keeps; and that can be had back."""
+        holdings, limits = self.scheduler.holdings, self.limits
+        check_invariants(self.scheduler)
+        assert not self.requests, "somebody never ended"
+        assert self.work == 0
+        assert holdings.available == limits.usable_pages
+        holdings.cache.evict(limits.usable_pages)
+        assert holdings.pages.num_free == limits.usable_pages
+        assert holdings.snapshots.num_free == limits.snapshot_slots
+        assert holdings.states.num_free == max(0, limits.state_slots - 1)
+
+
+def simulate(
+    name: str, seed: int, num_requests: int, check_every: int, fail: float = 0.0
+) -> Simulation:
+    """One of the settings, from an empty engine to an empty engine."""
+    simulation = Simulation(
+        SETTINGS[name],
+        random.Random(f"{name} {seed}"),
+        check_every,
+        abort=0.02,
+        fail=fail,
+        arrive_at_yields=0.1,
+    )
+    simulation.run(num_requests)
+    assert fail or simulation.seen["error"] == 0
+    return simulation
+
+
+def main() -> None:
+    """Every setting by turns, as many requests in all as asked for."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--requests", type=int, default=100_000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--check-every", type=int, default=64)
+    arguments = parser.parse_args()
+    outcome = hashlib.sha256()
+    for name in SETTINGS:
+        start = time.perf_counter()
+        done = simulate(
+            name, arguments.seed, arguments.requests // len(SETTINGS), arguments.check_every
+        )
+        outcome.update(done.outcome.digest())
+        seconds = time.perf_counter() - start
+        print(
+            f"{name}: {done.num_added} requests, {done.steps} steps, {seconds:.1f} s, passed at most {done.most_passed}"
+            f" times, waited at most {done.longest_wait} steps, {dict(sorted(done.seen.items()))}",
+            flush=True,
+        )
+    print(f"seed {arguments.seed}, outcome {outcome.hexdigest()[:16]}")
+
+
+if __name__ == "__main__":
+    main()
