@@ -94,9 +94,9 @@ def check_cache(cache: PrefixCache, *, hybrid: bool) -> None:
     leaves = frozenset(node for node in nodes if not node.children)
     _require(cache.leaves == leaves, f"{len(cache.leaves)} leaves are known, {len(leaves)} exist")
     owners = {node.snapshot: node for node in nodes if node.snapshot is not None}
-    _require(cache.owners == owners, "the owners of snapshots are not the nodes that have them")
     owned = sum(node.snapshot is not None for node in nodes)
     _require(owned == len(owners), "two nodes own one snapshot slot")
+    _require(cache.owners == owners, "the owners of snapshots are not the nodes that have them")
 
 
 def check_readers(cache: PrefixCache, locked: Iterable[Node]) -> None:

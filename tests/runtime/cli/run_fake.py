@@ -14,13 +14,17 @@ ENGINE = Path(__file__).parent.parent / "server" / "fake_engine.py"
 
 def serve_fake(launched: Launch) -> int:
     engine = replace(
-        launched.engine, plan_json=SCRIPT.encode(), command=(sys.executable, "-P", str(ENGINE))
+        launched.engine,
+        plan_json=SCRIPT.encode(),
+        command=(sys.executable, "-P", str(ENGINE)),
+        most_restarts=MOST_RESTARTS,
     )
     return serve(replace(launched, engine=engine))
 
 
 script = json.loads(sys.argv.pop(1))
 serve_module.DRAIN_S = script.pop("drain_s", serve_module.DRAIN_S)
+MOST_RESTARTS = script.pop("most_restarts", 0)
 SCRIPT = json.dumps(script)
 launch.serve = serve_fake
 run.main()

@@ -233,6 +233,44 @@ def test_an_engine_that_dies_ends_the_run_with_4(start: Start) -> None:
     assert any("was killed by SIGKILL" in line for line in process.errors)
 
 
+@pytest.mark.report(40, 51)
+def test_restarts_that_are_used_up_end_the_run_with_4_and_the_first_cause_last(
+    start: Start,
+) -> None:
+    process = start({"fault_after": 0, "fault_code": 4, "most_restarts": 1})
+    address = process.ready()
+    for _ in range(2):
+        wait_for_health(address)
+        text = httpx.post(f"{address}/v1/completions", json=BODY).text
+        assert '"code":"engine_dead"' in text
+    assert process.exit_code() == 4
+    assert process.errors[-1] == "the engine is dead: the device is lost\n"
+    assert any("restart 1 of 1" in line for line in process.errors)
+    reports = [line.split("report: ")[1].strip() for line in process.errors if "report: " in line]
+    assert len(reports) == 2 and all((Path(place) / "report.json").is_file() for place in reports)
+
+
+def test_a_signal_while_the_engine_restarts_ends_the_run_at_once(
+    start: Start, tmp_path: Path
+) -> None:
+    script = {"die_after": 0, "once": str(tmp_path / "died"), "load_s": 2, "most_restarts": 3}
+    process = start(script)
+    address = process.ready()
+    httpx.post(f"{address}/v1/completions", json=BODY)
+    process.wait_for(process.errors, "restart 1 of 3")
+    begun = time.monotonic()
+    process.signal(signal.SIGTERM)
+    assert process.exit_code() == 0  # nothing ran: there is nothing to drain
+    assert time.monotonic() - begun < 2
+
+
+def wait_for_health(address: str) -> None:
+    end = time.monotonic() + 20
+    while httpx.get(f"{address}/health").status_code != 200:
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
 def test_an_engine_dies_with_its_server(start: Start) -> None:
     process = start()
     process.ready()

@@ -1,5 +1,6 @@
 """`ft run --service`: a unit that systemd reads as the command that was given."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import firmtoken
 from firmtoken.runtime.cli.failure import Failure
 from firmtoken.runtime.cli.serve import DRAIN_S, LAST_WORDS_S, STOP_GRACE_S
 from firmtoken.runtime.cli.service import print_service, service_unit
@@ -49,6 +51,8 @@ def ft(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[
         check=False,
         timeout=60,
         cwd=cwd,
+        # A relative one would mean another folder there.
+        env=dict(os.environ, PYTHONPATH=str(Path(firmtoken.__file__).absolute().parent.parent)),
     )
 
 

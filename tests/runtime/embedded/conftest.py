@@ -42,7 +42,9 @@ class Running:
     messages: list[Up] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.engine = Engine(self.plan, self.interpreter, self.messages.append, lambda: None)
+        self.engine = Engine(
+            self.plan, self.interpreter, self.messages.append, lambda: None, checked=True
+        )
 
     def add(
         self,

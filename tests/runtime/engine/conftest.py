@@ -4,6 +4,7 @@ import math
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,7 @@ PROFILES = Path(__file__).resolve().parents[3] / "profiles"
 GREEDY = Sampling(temperature=0.0, top_p=1.0, top_k=0, min_p=0.0, seed=0)
 
 
+@lru_cache(maxsize=1024)
 def random_tensor(name: str, shape: tuple[int, ...], scale: float) -> torch.Tensor:
     """Depends on the name alone, so that every plan of the model gets the same weights."""
     generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
@@ -66,6 +68,8 @@ class Bench:
     at_poll: Callable[[], None] = lambda: None  # replaced by tests
     deliveries: list[int] = field(default_factory=list)
     """How many messages had been said at each."""
+    now: float = 0.0
+    """Seconds; nothing else moves its clock."""
 
     def __post_init__(self) -> None:
         self.engine = Engine(
@@ -74,6 +78,8 @@ class Bench:
             self.messages.append,
             lambda: self.at_poll(),
             lambda: self.deliveries.append(len(self.messages)),
+            clock=lambda: self.now,
+            checked=True,
         )
 
     def add(

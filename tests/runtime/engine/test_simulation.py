@@ -8,7 +8,8 @@ each of them gives way `max_preemptions` times at most, so that the steps that i
 import random
 
 import pytest
-from tests.runtime.engine.simulation import SETTINGS, TINY, Simulation, simulate
+from tests.runtime.engine.random_traffic import SETTINGS, TINY, simulate
+from tests.runtime.engine.simulation import Simulation
 
 from firmtoken.runtime.engine.invariants import InvariantBroken
 from firmtoken.runtime.engine.messages import FinishReason
@@ -19,7 +20,7 @@ from firmtoken.runtime.memory.shortage import Shortage
 
 SEED = 1
 PER_SETTING = 12_500
-"""With eight settings, 10^5 requests; 10^6 by hand, see `simulation.py`."""
+"""With eight settings, 10^5 requests; 10^6 by hand, see `random_traffic.py`."""
 
 
 @pytest.mark.report(6, 7, 9, 17)

@@ -4,6 +4,8 @@
 """
 
 import ctypes
+import faulthandler
+import mmap
 import os
 import select
 import signal
@@ -33,6 +35,7 @@ from firmtoken.runtime.engine.messages import (
     Up,
     frame,
 )
+from firmtoken.runtime.engine.position import POSITION_BYTES, Position
 
 PR_SET_PDEATHSIG = 1
 
@@ -54,6 +57,14 @@ class Script(msgspec.Struct, kw_only=True):
     die_after: int | None = None
     """Steps until it is gone without a word."""
     fail_load: bool = False
+    due_s: float = 60.0
+    """How long a step may take, as the watchdog is told."""
+    spin_after: int | None = None
+    """Steps until one that never ends."""
+    deaf: bool = False
+    """Takes requests and begins nothing."""
+    once: str | None = None
+    """A file: the engine misbehaves only while it is not there, and makes it."""
     journal: str | None = None
     """A file for one line per message received."""
 
@@ -65,8 +76,9 @@ class Sequence:
 
 
 class FakeEngine:
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(self, connection: socket.socket, position: Position) -> None:
         self.connection = connection
+        self.position = position
         self.frames = Frames(msgspec.msgpack.Decoder(Down))
         self.inbox: deque[Down] = deque()
         self.waiting: deque[Add] = deque()
@@ -106,14 +118,19 @@ class FakeEngine:
         time.sleep(self.script.load_s)
         self.send(Ready(load_s=0.5, warm_up_s=0.25, dense_bytes=1, expert_bytes=2))
         self.send(Log(line="fake engine is up"))
+        self.position.idle()
 
     def run(self) -> None:
         self.start()
         while not self.leaving:
             busy = self.running or self.waiting
+            if not busy:
+                self.position.idle()
             self.receive((self.script.step_s if busy else None) if not self.script.stall else None)
             while self.inbox:
                 self.handle(self.inbox.popleft())
+            if self.script.deaf:
+                continue
             self.admit()
             if self.running and not self.script.stall:
                 self.step()
@@ -155,9 +172,24 @@ class FakeEngine:
                 )
             )
 
+    def misbehaves(self, after: int | None) -> bool:
+        if after is None or self.steps <= after:
+            return False
+        if self.script.once is None:
+            return True
+        try:
+            with open(self.script.once, "x"):  # noqa: PTH123  one call that fails where it is there
+                return True
+        except FileExistsError:
+            return False
+
     def step(self) -> None:
         self.steps += 1
-        if self.script.die_after is not None and self.steps > self.script.die_after:
+        self.position.due(self.script.due_s)
+        if self.misbehaves(self.script.spin_after):
+            while True:
+                pass
+        if self.misbehaves(self.script.die_after):
             print("the fake engine falls over", file=sys.stderr, flush=True)
             os.kill(os.getpid(), signal.SIGKILL)
         if self.script.fault_after is not None and self.steps > self.script.fault_after:
@@ -216,4 +248,6 @@ def stats(running: int, waiting: int, steps: int) -> Stats:
 
 if __name__ == "__main__":
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    FakeEngine(socket.socket(fileno=int(sys.argv[1]))).run()
+    faulthandler.register(signal.SIGUSR1, file=int(sys.argv[3]))
+    memory = mmap.mmap(int(sys.argv[2]), POSITION_BYTES)
+    FakeEngine(socket.socket(fileno=int(sys.argv[1])), Position(memory)).run()
