@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from firmtoken.compiler.tables import columns, cut, paragraph
+from firmtoken.compiler.tables import WIDTH, columns, cut, paragraph
 from firmtoken.runtime.server.report import PositionReport, Report, StreamReport
 
 VERBS = {"stall": "stalled", "death": "died"}
@@ -31,7 +31,7 @@ def five_lines(report: Report, folder: Path) -> str:
             f"when: {moment(report.at)}, the engine of `{report.profile}` {verb} {ready}",
             f"cause: {report.cause}",
             f"where: {_where(report.position)}",
-            f"then: {_requests(report)}; {report.outcome}",
+            f"then: requests {_requests(report)}: {report.outcome}",
             f"report: {folder}",
         )
     )
@@ -105,7 +105,7 @@ def _overdue(position: PositionReport) -> str:
 
 def _requests(report: Report) -> str:
     held = report.requests
-    return f"{held.running} requests ran and {held.waiting} waited"
+    return f"{held.running} running, {held.waiting} waiting"
 
 
 def _heading(report: Report) -> list[str]:
@@ -115,7 +115,7 @@ def _heading(report: Report) -> list[str]:
         ("engine", f"process {report.engine_pid}, {report.state}, {ready}"),
         ("cause", report.cause),
         ("outcome", report.outcome),
-        ("requests", f"{report.requests.running} running, {report.requests.waiting} waiting"),
+        ("requests", _requests(report)),
         ("at", _where(report.position)),
     ]
     if report.exit is not None:
@@ -131,11 +131,7 @@ def _streams(report: Report) -> list[str]:
         (
             stream.name,
             stream.state,
-            stream.program or "-",
-            str(stream.launch),
-            stream.op or "-",
-            stream.kernel or "-",
-            _number(stream.layer),
+            *_launch(stream),
             _share(stream.cpu_share),
             str(stream.thread),
         )
@@ -143,6 +139,15 @@ def _streams(report: Report) -> list[str]:
     ]
     titles = ("stream", "state", "program", "launch", "op", "kernel", "layer", "CPU", "thread")
     return _table(titles, rows, "<<<><<>>>")
+
+
+def _launch(stream: StreamReport) -> tuple[str, ...]:
+    """What it is at; an idle one still has the words of its last run."""
+    if stream.state == "idle":
+        return ("-",) * 5
+    layer = "-" if stream.layer is None else str(stream.layer)
+    op, kernel = stream.op or "-", stream.kernel or "-"
+    return (stream.program, str(stream.launch), op, kernel, layer)
 
 
 def _threads(report: Report) -> list[str]:
@@ -190,7 +195,13 @@ def _stacks(text: str) -> list[str]:
         return []
     rest = len(lines) - MOST_STACK_LINES
     more = [f"  ... {rest} more lines: `--format json`"] if rest > 0 else []
-    return ["stacks", *(f"  {_visible(line)}" for line in lines[:MOST_STACK_LINES]), *more]
+    return ["stacks", *(f"  {_end(_visible(line))}" for line in lines[:MOST_STACK_LINES]), *more]
+
+
+def _end(line: str) -> str:
+    """The function stands at the end of a frame, a long path before it."""
+    most = WIDTH - len("  ")
+    return line if len(line) <= most else "..." + line[-(most - len("...")) :]
 
 
 def _table(titles: Sequence[str], rows: Iterable[Sequence[str]], align: str) -> list[str]:
@@ -200,10 +211,6 @@ def _table(titles: Sequence[str], rows: Iterable[Sequence[str]], align: str) -> 
 
 def _visible(text: str) -> str:
     return "".join(letter if letter.isprintable() else "?" for letter in text.expandtabs())
-
-
-def _number(value: int | None) -> str:
-    return "-" if value is None else str(value)
 
 
 def _share(value: float | None) -> str:

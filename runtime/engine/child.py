@@ -68,7 +68,7 @@ def start(channel: Channel, message: Start, clock: Clock, position: Position) ->
     # States that decay towards zero reach denormals, on which a CPU is many times slower.
     torch.set_flush_denormal(True)
     plan = plan_from_json(message.plan)
-    verify(plan)
+    verify(plan, allow_faults=message.test_faults)
     start_s = plan.schedule.deadlines.start_s
     position.least_ns = int(start_s * 1e9)  # all is done for the first time
     position.due(start_s)
@@ -119,7 +119,9 @@ class Server:
     def __init__(
         self, channel: Channel, plan: Plan, interpreter: Interpreter, *, debug: bool
     ) -> None:
-        self.engine = Engine(plan, interpreter, channel.put, self.poll, channel.flush)
+        self.engine = Engine(
+            plan, interpreter, channel.put, self.poll, channel.flush, checked=debug
+        )
         self.position = interpreter.position
         self.step_s = plan.schedule.deadlines.decode_s
         """How long may pass between two launches."""

@@ -22,7 +22,7 @@ from firmtoken.runtime.engine.invariants import check_invariants
 from firmtoken.runtime.engine.limits import limits_of
 from firmtoken.runtime.engine.loading import fill_slots
 from firmtoken.runtime.engine.messages import Abort, Add, Done, Log, Stats, Up
-from firmtoken.runtime.engine.program import Abandoned, Interpreter, LaunchFailed
+from firmtoken.runtime.engine.program import Abandoned, FailedBefore, Interpreter, LaunchFailed
 from firmtoken.runtime.engine.scheduler import Scheduler
 from firmtoken.runtime.engine.sequence import Sequence
 from firmtoken.runtime.engine.waits import Waits
@@ -98,8 +98,12 @@ class Engine:
     def step(self) -> None:
         """Schedule, run, take over what was drawn, say so."""
         work = self.scheduler.schedule()
-        if self._not_parked is not None:  # of those that gave way
+        if (
+            self._not_parked is not None
+        ):  # of those that gave way: what is to be done is asked again
+            self.scheduler.abandon_span()
             self._recover(self._not_parked, ())
+            work = None
         self._explain_waits()
         self._flush()
         try:
@@ -189,7 +193,11 @@ class Engine:
             return
         decode = self.scheduler.decode_at_yield()
         if decode is not None:
-            self._run_decode(decode)
+            try:
+                self._run_decode(decode)
+            except FailedBefore as failed:  # not of this batch; but the span around it is lost
+                self._decoding = ()
+                raise LaunchFailed(str(failed)) from failed.__cause__
             self._flush()
             self._deliver()  # the span goes on: the next announcement may be far
             if self._not_parked is not None:
@@ -230,13 +238,15 @@ class Engine:
             message = f"the logits of token {position} are not finite"
             self._emit(Log(line=f"request {sequence.request_id} ends: {message}"))
             self.scheduler.fail(sequence, message)
-            self.scheduler.holdings.retire_cache()
+            self.scheduler.distrust_cache()
             self._experts_doubted = True  # an open span may hold some: they are refilled after it
 
     def _fail(self, failed: LaunchFailed) -> None:
-        """Ends whoever the failed step worked on."""
+        """Ends whoever the failed step worked on; who had not begun is scheduled again."""
         sequences = (*self.scheduler.abandon_span(), *self._decoding)
         self._decoding = ()
+        if isinstance(failed, FailedBefore):
+            sequences = ()
         for sequence in sequences:
             self.scheduler.fail(sequence, sentence(failed))
         self._recover(failed, sequences)
@@ -246,13 +256,15 @@ class Engine:
         self._not_parked = None
         self._num_failed += 1
         ids = ", ".join(str(sequence.request_id) for sequence in ended)
-        self._emit(Log(line=f"step {self.steps} failed: {sentence(failed)}; ends: {ids or 'none'}"))
+        self._emit(
+            Log(line=f"step {self.steps} failed: {sentence(failed)}; ends: {ids or 'nobody'}")
+        )
         broken = why_broken(failed, self._num_failed, on_cpu=self._plan.device.kind == "cpu")
         if broken:
             self._flush()
             raise EngineBroken(broken) from failed
         self._interpreter.recover()
-        self.scheduler.holdings.retire_cache()
+        self.scheduler.distrust_cache()
         self._refill_experts()
 
     def _refill_experts(self) -> None:

@@ -40,6 +40,10 @@ class LaunchFailed(Exception):
     """A kernel raised; its exception is the cause. What its run was to write cannot be trusted."""
 
 
+class FailedBefore(LaunchFailed):
+    """A launch of an earlier run, on a side stream, noticed only now: nothing of this run was launched."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launched:
     """What a recorder keeps of a launch."""
@@ -108,7 +112,7 @@ class Interpreter:
         self._streams = Streams(plan.streams.names, self.position)
         self._main_word = FIRST_STREAM + 2 * plan.streams.names.index(MAIN)
         self._experts_per_token = int(plan.model.geometry["num_experts_per_token"])
-        self._open: list[tuple[str, Bound]] = []  # programs that run: a decode step inside a span
+        self._latest: dict[str, Bound] = {}  # of each program, what it ran last
         self._flats: Recent[tuple[str, tuple[int, ...]], Flat] = Recent()
         self._sized: dict[tuple[str, Cut], Bound] = {}
         self._bound: Recent[tuple[str, Cut], Bound] = Recent()
@@ -123,15 +127,12 @@ class Interpreter:
         rows = sum(map(sum, cut.chunks))
         number = position.begin_run(name, cut.tiles, rows, cut.num_seqs)
         with torch.inference_mode():
-            bound = self.bind(name, cut)
-            self._open.append((name, bound))
+            bound = self._latest[name] = self.bind(name, cut)
             try:
                 self._walk(name, bound, batches, on_yield)
             except Abandoned:
                 self.drain()
                 self.held.clear()
-            finally:
-                self._open.pop()
         position.end_run(number)
 
     def deadline(self, program: str) -> float:
@@ -196,7 +197,8 @@ class Interpreter:
                 else:
                     self._launch(name, item, batches[item.key])
             except StreamFailed as failed:
-                raise LaunchFailed(self._described(failed.at)) from failed.__cause__
+                kind = FailedBefore if item is bound[0] else LaunchFailed
+                raise kind(self._described(failed.at)) from failed.__cause__
             except Exception as error:  # a kernel may raise anything; the engine answers for it
                 raise LaunchFailed(self._described(item.at)) from error
         words[main] = 0
@@ -237,12 +239,12 @@ class Interpreter:
             self.counters.count(program, launch.step.step.op, found)
 
     def _described(self, at: int) -> str:
-        """Which launch it is, for people: of the program that runs, or of one that is open around it."""
-        for name, bound in reversed(self._open):
+        """Which launch it is, for people: of this run or, as a side stream may lag behind, of one before."""
+        for name, bound in self._latest.items():
             for item in bound:
                 if isinstance(item, Launch) and item.at == at:
                     return describe_step(item.step, name)
-        return "a launch of an earlier step"  # a side stream may lag behind
+        raise AssertionError(f"nobody launched {at:#x}")
 
     def _program(self, name: str) -> Program:
         programs = self._plan.programs

@@ -82,6 +82,18 @@ class Scheduler:
         """Ends a request that could not be computed; nothing of it is cached."""
         self._leave(sequence, "error", message)
 
+    def distrust_cache(self) -> None:
+        """What is cached is found no more; who found some of it and has not begun starts over without."""
+        self.holdings.retire_cache()
+        begun = [] if self.open_span is None else [piece.sequence for piece in self.open_span.kept]
+        for sequence in self._in_phase(Phase.PREFILL):
+            if sequence.hit_tokens and sequence.computed == sequence.hit_tokens:
+                if sequence in begun:
+                    continue
+                self.holdings.release(sequence)
+                self._queue(sequence)
+                self._messages.append(Preempted(request_id=sequence.request_id))
+
     def abandon_span(self) -> tuple[Sequence, ...]:
         """The open span did not go through: nobody in it got any further. Those who are still there."""
         span, self.open_span = self.open_span, None
@@ -182,7 +194,8 @@ class Scheduler:
         self.waiting.remove(sequence)
         sequence.phase = Phase.PREFILL
         self.holdings.members.sort(key=lambda member: member.arrival)
-        resumed = sequence.preemptions > 0
+        resumed = sequence.starts > 0
+        sequence.starts += 1
         if not resumed:
             sequence.cached_tokens = sequence.hit_tokens
             self.prompt_tokens += sequence.prompt_tokens

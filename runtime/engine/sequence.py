@@ -51,6 +51,8 @@ class Sequence:
     """Pages that it may grow to without asking."""
     whole: bool = False
     """Its whole need is reserved: it is never preempted."""
+    starts: int = 0
+    """How often it was admitted."""
     preemptions: int = 0
     passed: int = 0
     """How often a younger one passed while this was the head of the queue."""

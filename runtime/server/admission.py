@@ -46,8 +46,16 @@ def check_prompts(count: int, plan: ServingPlan) -> None:
         )
 
 
-def check_queue(*, new: int, waiting: int, running: int, plan: ServingPlan) -> None:
-    """Raise `QueueFull` if more than `queue` requests would wait.
+def check_queue(
+    *,
+    new: int,
+    waiting: int,
+    running: int,
+    new_tokens: int,
+    waiting_tokens: int,
+    plan: ServingPlan,
+) -> None:
+    """Raise `QueueFull` if more than `queue` requests or `queue_tokens` prompt tokens would wait.
 
     A request the engine has not answered yet counts as waiting, unless a sequence is free for it.
     """
@@ -56,6 +64,13 @@ def check_queue(*, new: int, waiting: int, running: int, plan: ServingPlan) -> N
         raise QueueFull(
             f"{waiting} requests wait and {running} run: at most {plan.queue} may wait"
             " (`serving.queue`)"
+        )
+    # What comes to an empty queue is bounded by its number of prompts: to try again would not make it smaller.
+    if waiting_tokens and waiting_tokens + new_tokens > plan.queue_tokens:
+        raise QueueFull(
+            f"{waiting_tokens} prompt tokens wait and this request has {new_tokens}:"
+            f" at most {plan.queue_tokens} may wait ({plan.queue_tokens // plan.effective_context}"
+            " x the context)"
         )
 
 

@@ -112,6 +112,8 @@ class Service:
             new=len(orders),
             waiting=self.engine.num_waiting,
             running=self.engine.num_running,
+            new_tokens=sum(len(order.prompt) for order in orders),
+            waiting_tokens=self.engine.held.waiting_prompt_tokens,
             plan=self.plan,
         )
         return self._submit(name, orders, budgets, dialect)

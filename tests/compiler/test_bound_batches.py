@@ -26,11 +26,13 @@ def test_a_chunk_is_two_numbers(plan_of: Plans) -> None:
     assert (schedule.mixer_tile, schedule.moe_chunk) == (2_048, 8_192)
 
 
+@pytest.mark.report(48)
 def test_a_card_that_falls_off_the_bus_gets_small_chunks(plan_of: Plans) -> None:
     schedule = plan_of("4090-qwen", 'hardware.gpu.compute_capability="8.6"').schedule
     assert (schedule.mixer_tile, schedule.moe_chunk) == (2_048, 2_048)
 
 
+@pytest.mark.report(48)
 def test_an_asked_chunk_is_obeyed(plan_of: Plans) -> None:
     schedule = plan_of("tiny-cpu", "schedule.prefill_chunk=128").schedule
     assert (schedule.mixer_tile, schedule.moe_chunk) == (128, 128)

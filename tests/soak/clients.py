@@ -17,12 +17,16 @@ from traffic import Traffic
 BOUND_S = 180.0
 """From the first try to the end of the answer, refusals and waiting included."""
 HEALTH_S = 5.0
+MOST_KILLS, WINDOW_S = 3, 610.0
+"""As many deaths in ten minutes the server makes good."""
 BACK_S = 30.0
 """From the engine's death to the next answer."""
 CONVERSATIONS = 0.06
 TURNS = 4
 CROWD_BEYOND_QUEUE = 8
 LAST_CROWD_S = 10.0
+HERD_EVERY = 5
+"""Periods of work: its answers are long."""
 
 
 class Clients:
@@ -37,11 +41,14 @@ class Clients:
         seed: int,
         count: int,
         kill_every_s: float | None,
+        herds: bool,
     ) -> None:
         self._server = server
         self._tally = tally
         self._probes = probes
         self._kill_every_s = kill_every_s
+        self._herds = herds
+        self._periods = 0
         self._draw = random.Random(f"clients {seed}")
         with httpx.Client(base_url=server.address, timeout=60) as http:
             plan = http.get("/v1/plan").json()
@@ -49,11 +56,15 @@ class Clients:
         self._context: int = plan["context"]["effective"]
         self._requests: int = plan["schedule"]["max_num_seqs"]
         self._queue: int = plan["admission"]["queue"]
+        self._reserve: int = plan["admission"]["output_reserve"]
+        self.state_slots: int = plan["kv_cache"]["state_slots"] - 1
+        """Slot 0 is of padded rows."""
         self._traffics = [
             self._traffic(random.Random(f"client {seed} {number}")) for number in range(count)
         ]
         self._crowd_traffic = self._traffic(random.Random(f"crowd {seed}"))
         self._down_until = 0.0
+        self._kills: list[float] = []
         self.recoveries: list[float] = []
         """Seconds from each kill of the engine to the next answer."""
 
@@ -68,6 +79,9 @@ class Clients:
         exchange = self._exchange()
         jobs = [self._client(exchange, traffic, until) for traffic in self._traffics]
         jobs += [self._crowds(exchange, until), self._rude(until), self._watch_health(until)]
+        if self._herds and self._periods % HERD_EVERY == 0:
+            jobs.append(self._herd(exchange))
+        self._periods += 1
         if self._kill_every_s is not None:
             jobs.append(self._kill(exchange, until, self._kill_every_s))
         await asyncio.gather(*jobs)
@@ -152,6 +166,15 @@ class Clients:
             *(self._one(exchange, ask, random.Random(f"{self._draw.random()}")) for ask in asks)
         )
 
+    async def _herd(self, exchange: Exchange) -> None:
+        """As many as may run outgrow what was reserved for them together: in a small pool the youngest give way."""
+        output = min(self._reserve + self._reserve // 2, self._context - 64)
+        asks = [self._whole(20, output, kind="herd") for _ in range(self._requests)]
+        draws = [random.Random(f"{self._draw.random()}") for _ in asks]
+        await asyncio.gather(
+            *(self._one(exchange, ask, draw) for ask, draw in zip(asks, draws, strict=True))
+        )
+
     async def _rude(self, until: float) -> None:
         """Half requests, and whole ones whose connection is reset at once."""
         host, _, port = self._server.address.removeprefix("http://").rpartition(":")
@@ -190,9 +213,12 @@ class Clients:
         """kill -9 of the engine at random moments; it must be back in time."""
         while True:
             await asyncio.sleep(self._draw.uniform(0.5, 1.5) * every_s)
-            if time.monotonic() > until or self._server.exit_code is not None:
-                return
             began = time.monotonic()
+            if began > until or self._server.exit_code is not None:
+                return
+            if len(self._kills) >= MOST_KILLS and began < self._kills[-MOST_KILLS] + WINDOW_S:
+                continue  # one more and the server leaves, as it should
+            self._kills.append(began)
             self._down_until = began + BACK_S
             if self._server.kill_engine() is None:
                 self._tally.fault("there was no engine to kill")
@@ -206,7 +232,8 @@ class Clients:
         async with httpx.AsyncClient(base_url=self._server.address, timeout=BACK_S) as http:
             while time.monotonic() - began < BACK_S:
                 try:
-                    if (await http.post(COMPLETIONS, json=body)).status_code == 200:
+                    status = (await http.post(COMPLETIONS, json=body)).status_code
+                    if status in (200, 429):  # a crowd may have been quicker
                         self.recoveries.append(round(time.monotonic() - began, 2))
                         self._down_until = 0.0
                         return

@@ -94,6 +94,8 @@ class Heard:
     first_text_s: float | None = None
     gap_s: float = 0.0
     num_pieces: int = 0
+    turned_away: bool = False
+    """It would have left, but was not even let in."""
     killed_at: float | None = None
     """When the engine was killed under it."""
 
@@ -130,6 +132,7 @@ class Exchange:
             heard.ended_at = time.monotonic()
             again = heard.status == 429 or (heard.status == 503 and self._outages)
             if not again or ask.leave is not None or left_s < MAX_RETRY_S:
+                heard.turned_away = again and ask.leave is not None
                 return heard
             refused += heard.status == 429
             unavailable += heard.status == 503

@@ -22,8 +22,8 @@ class Rest:
     quiet_after_s: float
     usages: tuple[Usage, Usage]
     """Of server and engine."""
-    stats: dict[str, Any] | None
-    """None where there is no such route."""
+    stats: dict[str, Any]
+    """The engine's counters."""
 
     def numbers(self) -> dict[str, Any]:
         """For the report."""
@@ -47,9 +47,11 @@ class Rest:
 class Resting:
     """Compares every pause with the first one."""
 
-    def __init__(self, server: ServedProcess, tally: Tally) -> None:
+    def __init__(self, server: ServedProcess, tally: Tally, *, state_slots: int) -> None:
         self._server = server
         self._tally = tally
+        self._state_slots = state_slots
+        """All that requests may hold."""
         self._first: Rest | None = None
 
     async def measure(self) -> Rest:
@@ -74,14 +76,13 @@ class Resting:
                 return
             await asyncio.sleep(0.02)
 
-    async def _stats(self, http: httpx.AsyncClient, end: float) -> dict[str, Any] | None:
+    async def _stats(self, http: httpx.AsyncClient, end: float) -> dict[str, Any]:
         """The engine's counters, once they say that all is free: they come once a second."""
         while True:
             reply = await http.get("/v1/stats")
-            if reply.status_code == 404:
-                return None
             stats: dict[str, Any] = reply.json()
-            held = self._held(stats)
+            # 503: an engine that has just come back has counted nothing yet.
+            held = f"status {reply.status_code}" if reply.is_error else self._held(stats)
             if not held:
                 return stats
             if time.monotonic() > end:
@@ -94,9 +95,8 @@ class Resting:
             return "something runs or waits"
         if stats["pages_free"] + stats["pages_cached"] != stats["pages_total"]:
             return "pages are held"
-        first = self._first and self._first.stats
-        if first and stats["state_slots_free"] != first["state_slots_free"]:
-            return f"of {first['state_slots_free']} state slots some are held"
+        if stats["state_slots_free"] != self._state_slots:
+            return f"of {self._state_slots} state slots some are held"
         return ""
 
     async def _usages(self) -> tuple[Usage, Usage]:

@@ -32,6 +32,8 @@ MOST_SAMPLED_SHARE = 0.03
 """Of the sampled probes: a draw may lie within the tolerance of a boundary (D19)."""
 CHECK_EVERY_S = 60.0
 SECOND_OPINION_S = 900
+LONG_MINUTES = 4
+"""Shorter runs have no time for answers of 1,500 tokens."""
 
 
 def main() -> int:
@@ -117,9 +119,10 @@ class Soak:
             seed=self._options.seed,
             count=self._options.clients,
             kill_every_s=self._options.kill_engine_every,
+            herds=self._options.minutes >= LONG_MINUTES,
         )
         await clients.warm_up()
-        resting = Resting(server, self._tally)
+        resting = Resting(server, self._tally, state_slots=clients.state_slots)
         rests = [await resting.measure()]
         end = time.monotonic() + 60 * self._options.minutes
         while (now := time.monotonic()) < end and server.exit_code is None:

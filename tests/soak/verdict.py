@@ -9,7 +9,7 @@ def faults(ask: Ask, heard: Heard) -> list[str]:
         return [f"status {heard.status} before it left"] if heard.status >= 500 else []
     if heard.broken:
         return [heard.broken]
-    if ask.leave is not None and heard.status == 429:
+    if heard.turned_away:
         return []
     if isinstance(ask.must, Refused):
         code = None if heard.error is None else heard.error.get("code")

@@ -26,6 +26,7 @@ def largest(found: Refusal) -> int:
     return int(match[1])
 
 
+@pytest.mark.report(10, 13)
 def test_the_largest_context_in_the_hint_fits_and_one_more_page_does_not(split_of: Splits) -> None:
     machine = ("hardware.gpu.memory=12GiB", "hardware.gpu.reserve=7GiB")
     found = refusal(split_of, "qwen", "serving.context=256k", *machine)

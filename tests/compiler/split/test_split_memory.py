@@ -112,6 +112,7 @@ def test_an_offloaded_pool_is_one_whole_request(split_of: Splits) -> None:
     assert split_of("minimax", "serving.context=64k").pool == 65_536
 
 
+@pytest.mark.report(1, 8)
 def test_seed_case_a_is_paid_in_pages_and_never_rounded_down(split_of: Splits) -> None:
     split = split_of("qwen", "serving.context=8209", "serving.pool=8209", "serving.requests=1")
     assert (split.context, split.pool, split.pages) == (8_209, 8_209, 129 + 0 + 1)
@@ -181,6 +182,7 @@ def test_auto_never_strands(split_of: Splits) -> None:
     assert split.warnings == ()
 
 
+@pytest.mark.report(13)
 def test_a_lowered_floor_is_a_warning(split_of: Splits) -> None:
     split = split_of(
         "minimax",

@@ -73,6 +73,7 @@ def test_set_overrides_and_its_faults_are_told() -> None:
     assert done.stderr.startswith("--set: `serving.context`: ")
 
 
+@pytest.mark.report(13)
 def test_what_does_not_fit_is_3_with_its_field() -> None:
     done = ft("plan", "tiny-cpu", "--set", "serving.requests=256", "--set", "serving.context=32k")
     assert done.returncode == 3

@@ -113,20 +113,25 @@ def test_text_of_strangers_moves_no_cursor(stalled: Report) -> None:
 
 
 def test_long_lists_are_cut_and_say_so(stalled: Report) -> None:
-    stacks = "".join(f"line {line}\n" for line in range(90))
+    stacks = f'  File "/{"x" * 200}.py", line 7 in spin\n'
+    stacks += "".join(f"line {line}\n" for line in range(1, 90))
     text = page(msgspec.structs.replace(stalled, stacks=stacks))
     assert "log, the last 12 of 30 lines\n" in text
+    assert re.search(r'(?m)^  \.\.\.x{70,}\.py", line 7 in spin$', text)
+    assert max(map(len, text.splitlines())) == 100
     assert text.endswith("  line 79\n  ... 10 more lines: `--format json`")
 
 
 def test_an_engine_that_has_done_nothing_has_a_page(stalled: Report) -> None:
+    idle = msgspec.structs.replace(stalled.position.streams[1], state="idle")
     position = msgspec.structs.replace(
-        stalled.position, streams=(), culprit=None, overdue_s=-1.0, due_s=0.0
+        stalled.position, streams=(idle,), culprit=None, overdue_s=-1.0, due_s=0.0
     )
     report = msgspec.structs.replace(
         stalled, position=position, stats=None, threads=(), steps=(), log=(), stacks="", output=()
     )
     assert "  at        no op was running\n" in page(report)
+    assert "moe_gate_up" not in page(report).split("\nstream ")[1]
 
 
 def test_the_key_of_the_file_is_sent(

@@ -115,6 +115,7 @@ def gone(pid: int) -> bool:
     return False
 
 
+@pytest.mark.report(11)
 def test_the_effective_context_is_the_first_line_and_ready_the_last(start: Start) -> None:
     process = start()
     address = process.ready()
@@ -325,6 +326,7 @@ def test_a_wrong_profile_is_told_with_its_place(start: Start, tmp_path: Path) ->
     assert "did you mean `context`?" in process.errors[1]
 
 
+@pytest.mark.report(47)
 @pytest.mark.parametrize("broken", [False, True])
 def test_a_missing_or_broken_file_of_the_checkpoint_is_named(
     start: Start, tmp_path: Path, broken: bool

@@ -4,7 +4,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 
 from firmtoken.compiler.pipeline import compile_profile
 from firmtoken.compiler.plan import Plan
@@ -68,5 +67,5 @@ def test_a_parameter_that_no_tensor_fills_is_refused_by_name() -> None:
     [source] = norm.sources
     other = replace(norm, sources=(source.replace("norm", "scale"),))
     weights = tuple(other if weight is norm else weight for weight in plan.weights)
-    with pytest.raises(LoadError, match="scale.*expected this tensor, found none of this name"):
+    with pytest.raises(LoadError, match=r"scale.*expected this tensor, found none of this name"):
         preflight(replace(plan, weights=weights), checkpoint_folder(plan))

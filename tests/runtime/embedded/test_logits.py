@@ -42,6 +42,7 @@ def engines(start: Callable[..., Any]) -> dict[str, Any]:
     return {profile: start(profile) for profile in ("tiny-cpu", "tiny-cpu-resident")}
 
 
+@pytest.mark.report(58)
 @pytest.mark.parametrize("profile", ["tiny-cpu", "tiny-cpu-resident"])
 @pytest.mark.parametrize("length", LENGTHS)
 def test_logits_equal_the_reference(

@@ -28,18 +28,21 @@ def complete(server: httpx.Client, tokens: int, *, stream: bool = False) -> http
     return server.post("/v1/completions", json={**body, "stream": stream, "ignore_eos": True})
 
 
+@pytest.mark.report(11, 12)
 def test_the_advertised_context_is_the_real_one(server: httpx.Client) -> None:
     [model] = server.get("/v1/models").json()["data"]
     assert model["max_model_len"] == model["context_length"] == 8209
     assert server.get("/health").json()["effective_context"] == 8209
 
 
+@pytest.mark.report(1)
 def test_a_prompt_of_8011_tokens_runs(server: httpx.Client) -> None:
     answer = complete(server, 8011)
     assert answer.status_code == 200
     assert answer.json()["usage"]["completion_tokens"] == 4
 
 
+@pytest.mark.report(1, 14, 16)
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_prompt_of_8760_tokens_is_refused_at_once_and_the_next_is_served(
     stream: bool, server: httpx.Client
@@ -55,6 +58,7 @@ def test_a_prompt_of_8760_tokens_is_refused_at_once_and_the_next_is_served(
     assert complete(server, 20).status_code == 200
 
 
+@pytest.mark.report(1, 2)
 def test_the_last_prompt_that_fits_runs_for_one_token(server: httpx.Client) -> None:
     answer = complete(server, 8208)
     assert answer.status_code == 200

@@ -140,8 +140,7 @@ def one_thread() -> None:
     torch.set_num_threads(1)
 
 
-@pytest.fixture
-def start() -> Iterator[Start]:
+def starts() -> Iterator[Start]:
     """`start(profile, *overrides)`: an engine from a plan that went through JSON."""
     running: list[Interpreter] = []
 
@@ -162,7 +161,11 @@ def start() -> Iterator[Start]:
         interpreter.close()
 
 
-@pytest.fixture
+start = pytest.fixture(starts, name="start")
+start_for_module = pytest.fixture(starts, scope="module", name="start_for_module")
+
+
+@pytest.fixture(scope="session")
 def prompt() -> Callable[[int, int], list[int]]:
     """`prompt(num_tokens, seed)`"""
 

@@ -63,6 +63,7 @@ def simulate(
         arrive_at_yields=0.1,
     )
     simulation.run(num_requests)
+    assert simulation.seen["refused"] == 0
     assert fail or simulation.seen["error"] == 0
     return simulation
 

@@ -35,6 +35,7 @@ def ask_all(bench, prompt: Prompt) -> dict[int, list[int]]:
     return {length: bench.text(length) for length in LENGTHS}
 
 
+@pytest.mark.report(57, 58)
 def test_offloaded_batched_and_chunked_runs_say_what_a_lone_resident_run_says(
     start, prompt: Prompt, cold: dict[int, list[int]]
 ) -> None:
@@ -50,6 +51,7 @@ def test_offloaded_batched_and_chunked_runs_say_what_a_lone_resident_run_says(
     assert ask_all(resident, prompt) == cold
 
 
+@pytest.mark.report(53)
 def test_a_hit_says_what_a_cold_run_says(start, prompt: Prompt, cold: dict[int, list[int]]) -> None:
     bench = start()
     assert ask_all(bench, prompt) == cold
@@ -85,6 +87,7 @@ def small_pool(plan: Plan) -> Plan:
     return replace(plan, admission=replace(plan.admission, output_reserve=1))
 
 
+@pytest.mark.report(9, 14)
 def test_preempted_requests_say_what_lone_ones_say(start, prompt: Prompt) -> None:
     bench = start("tiny-cpu", "serving.context=512", "serving.pool=512", change=small_pool)
     lone = start("tiny-cpu-resident", change=uncached)
@@ -136,6 +139,7 @@ def test_decode_goes_on_at_the_yields_of_a_long_prompt(start, prompt: Prompt) ->
     assert bench.text(2) == lone.ask(prompt(500, 2), 5)
 
 
+@pytest.mark.report(6)
 @pytest.mark.parametrize("phase", ["queued", "prefill", "shared span", "decode"])
 def test_an_abort_frees_everything_and_harms_nobody(start, prompt: Prompt, phase: str) -> None:
     bench = start("tiny-cpu", "serving.context=2k", "serving.requests=2")
@@ -209,6 +213,7 @@ class ForgetsTheShadow(BatchBuilder):
         }
 
 
+@pytest.mark.report(53)
 def test_the_comparison_catches_a_hit_from_a_wrong_state(start, prompt: Prompt) -> None:
     bench = start()
     bench.engine._batches = ForgetsTheShadow(64, hybrid=True)

@@ -16,8 +16,10 @@ FAULTS = {
     "decode": Fault(kind="oom", op="moe_down", program="decode", layer=3, step=NEVER),
     "prefill": Fault(kind="error", op="gdn", program="prefill", layer=2, step=NEVER),
     "fetch": Fault(kind="oom", op="fetch", program="prefill", step=NEVER),
-    "park": Fault(kind="error", op="snapshot", program="park", step=NEVER),
+    "park": Fault(kind="error", op="snapshot", program="park", layer=1, step=NEVER),
+    "enter": Fault(kind="error", op="mark", program="park", step=NEVER),
 }
+PREFILL = FAULTS["prefill"]
 
 
 @dataclass(slots=True)
@@ -52,8 +54,8 @@ class Scene:
 
 
 def with_faults(plan: Plan) -> Plan:
-    # Whole spans of four pages, and a decode step at every unit of one.
-    schedule = replace(plan.schedule, decode_every_units=1)
+    # Of the 16 units of a whole span, a decode step follows the sixth and the twelfth.
+    schedule = replace(plan.schedule, decode_every_units=6)
     return replace(plan, faults=tuple(FAULTS.values()), schedule=schedule)
 
 
@@ -82,9 +84,10 @@ def test_a_decode_step_out_of_memory_ends_its_requests_and_harms_nobody(scene: S
     bench = scene.bench
     scene.add(11, 12)
     scene.step(3)
+    scene.add(13)  # two spans
+    scene.step()
     scene.let("decode")
-    scene.add(13)  # two spans: the step between them fails
-    scene.step(2)
+    scene.step()  # between them
     sentence = "out of memory in `moe_down` (layer 3 of decode, stream `main`)"
     for request_id in (11, 12):
         end = bench.end(request_id)
@@ -151,14 +154,19 @@ def test_a_decode_step_that_fails_inside_a_span_ends_both_and_nobody_else(scene:
     scene.check_all_returned()
 
 
-def test_states_that_cannot_be_parked_cost_the_cache_and_no_request(scene: Scene) -> None:
+@pytest.mark.parametrize("fault", ["park", "enter"])
+def test_states_that_cannot_be_parked_cost_the_cache_and_no_request(
+    scene: Scene, fault: str
+) -> None:
     bench = scene.bench
     slots = bench.engine.stats().snapshot_slots_free
-    scene.let("park")
-    scene.add(11, 12)
+    scene.let(fault)
+    scene.add(11, 12)  # parked at the end of their span
     bench.drain()
     assert scene.right(11) and scene.right(12)
-    assert bench.logs("failed: InjectedError")[0].endswith("ends: none")
+    op = {"park": "`snapshot` (layer 1 of park, stream `link`)", "enter": "`mark` (park, "}[fault]
+    (line,) = bench.logs("failed: InjectedError")
+    assert op in line and line.endswith("ends: nobody")
     stats = bench.engine.stats()
     assert stats.pages_cached == 0 and stats.snapshot_slots_free == slots
     scene.add(21)
@@ -166,45 +174,59 @@ def test_states_that_cannot_be_parked_cost_the_cache_and_no_request(scene: Scene
     scene.add(31)
     bench.drain()
     assert scene.right(31) and cached_tokens(bench, 31) == 64
+    scene.check_all_returned()
 
 
-def test_states_that_cannot_be_parked_inside_a_span_cost_the_span(scene: Scene) -> None:
+def test_who_found_a_snapshot_that_was_not_written_starts_over(scene: Scene) -> None:
+    bench = scene.bench
+    scene.let("park")
+    bench.add(11, scene.prompts[1], 1)
+    bench.drain()  # nothing runs after it that would notice
+    scene.add(21)
+    bench.drain()
+    assert cached_tokens(bench, 21) == 64 and scene.right(21)
+    admitted = [m for m in bench.messages if isinstance(m, Admitted) and m.request_id == 21]
+    assert [(m.cached_tokens, m.resumed) for m in admitted] == [(64, False), (0, True)]
+    assert len(bench.logs("ends: nobody")) == 1
+    scene.check_all_returned()
+
+
+def test_states_that_cannot_be_parked_inside_a_span_cost_the_span(
+    scene: Scene, prompt: Prompt
+) -> None:
     bench = scene.bench
     scene.add(11)
+    bench.add(15, prompt(126, 5), 4)  # passes a page boundary inside the span
     scene.step(2)
     scene.add(14)
 
     def park_fails() -> None:
-        if len(bench.text(11)) == 11:  # its end is near: then it is parked
+        if len(bench.text(15)) == 3:  # the next step is its last: then it is parked
             scene.let("park")
 
     bench.at_poll = park_fails
     bench.drain()
-    assert scene.right(11) and bench.end(11).reason == "length"
-    assert bench.end(14).message.startswith("`snapshot` (layer 0 of park, stream `main`) failed")
+    assert scene.right(11) and bench.end(11).reason == bench.end(15).reason == "length"
+    assert bench.end(14).message.startswith("`snapshot` (layer 1 of park, stream `link`) failed")
     scene.add(24)
     bench.drain()
     assert scene.right(24)
     scene.check_all_returned()
 
 
-def test_three_failed_steps_in_a_row_end_the_engine(scene: Scene) -> None:
-    bench = scene.bench
-    for request_id in (11, 21):
-        scene.let("prefill")
-        scene.add(request_id)
-        bench.drain()
-    scene.add(12)
-    bench.drain()  # a good step between
-    for request_id in (31, 41):
-        scene.let("prefill")
-        scene.add(request_id)
-        bench.drain()
-    scene.let("prefill")
-    scene.add(51)
+def test_three_failed_steps_in_a_row_end_the_engine(start, prompt: Prompt) -> None:
+    launches = (1, 2, 4, 5, 6)  # the third is good
+    faults = tuple(replace(PREFILL, step=step) for step in launches)
+    bench = start(
+        "tiny-cpu", "serving.context=512", change=lambda plan: replace(plan, faults=faults)
+    )
+    for request_id in (1, 2, 3, 4, 5):
+        bench.ask(prompt(70, request_id), 1)
+    assert len(bench.logs("failed")) == 4
+    bench.add(6, prompt(70, 6), 1)
     with pytest.raises(EngineBroken, match="3 steps in a row failed, the last one: `gdn`"):
         bench.drain()
-    assert bench.end(51).reason == "error"
+    assert bench.end(6).reason == "error"
 
 
 def on_a_gpu(plan: Plan) -> Plan:

@@ -112,6 +112,7 @@ def test_the_kernel_that_the_plan_names_is_called(
     assert called
 
 
+@pytest.mark.report(55)
 def test_a_kernel_without_a_row_is_refused(start) -> None:
     def rename(plan: Plan) -> Plan:
         decode = map_steps(
@@ -229,6 +230,7 @@ def busy(start, prompt: Prompt, change: Callable[[Plan], Plan] = lambda plan: pl
     return bench
 
 
+@pytest.mark.report(57)
 def test_a_slow_link_changes_times_and_nothing_else(
     start, prompt: Prompt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -266,6 +268,7 @@ def test_a_slow_link_changes_times_and_nothing_else(
     assert [wrong.text(who) for who in (1, 2)] != [quick.text(who) for who in (1, 2)]
 
 
+@pytest.mark.report(57)
 def test_a_decode_step_that_ignores_holds_is_noticed(start, prompt: Prompt) -> None:
     right = busy(start, prompt)
     right.drain()

@@ -196,6 +196,7 @@ def simulate(
     return simulation
 
 
+@pytest.mark.report(9, 17)
 @pytest.mark.parametrize(
     ("limits", "abort"),
     [
@@ -222,6 +223,7 @@ def test_ten_thousand_requests() -> None:
     simulate(2, 10_000, LIMITS, 0.1)
 
 
+@pytest.mark.report(6, 8)
 @pytest.mark.parametrize("page_size", [1, 2, 3])
 @pytest.mark.parametrize("num_pages", [1, 2, 3, 4])
 def test_what_is_admitted_ends_alone_and_what_is_refused_never_could(
@@ -275,6 +277,7 @@ def test_a_preempted_request_resumes_from_its_shadow_and_keeps_its_text() -> Non
     assert simulation.resumed[1] >= 1
 
 
+@pytest.mark.report(7)
 def test_a_request_that_runs_alone_and_finds_no_page_ends_with_an_error() -> None:
     simulation = Simulation(Scheduler(LIMITS, lambda moves: None), NeverStops())
     simulation.add(add(0, [1] * 10, 40))
@@ -334,6 +337,7 @@ def test_the_same_seed_gives_the_same_run() -> None:
     assert first.ends == second.ends
 
 
+@pytest.mark.report(7)
 def test_nobody_is_preempted_more_than_twice_nor_passed_without_bound() -> None:
     simulation = simulate(5, 3_000, replace(LIMITS, output_reserve=1), 0.0)
     assert max(simulation.resumed.values()) <= LIMITS.max_preemptions

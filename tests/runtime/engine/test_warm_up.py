@@ -47,6 +47,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> Runs:
     return noted
 
 
+@pytest.mark.report(45, 46)
 @pytest.mark.parametrize("requests", [3, 4])
 @pytest.mark.parametrize("profile", ["tiny-cpu", "tiny-cpu-resident"])
 def test_every_size_of_decode_and_the_worst_of_each_program_runs(
@@ -75,6 +76,7 @@ def test_a_context_of_a_few_tokens_is_warmed_too(start, runs: Runs) -> None:
     assert {"prefill", "decode"} <= set(runs.programs)
 
 
+@pytest.mark.report(46)
 def test_logits_that_are_no_numbers_end_the_warm_up(start) -> None:
     bench = start()
     bench.interpreter.views.weight("final_norm", 0)[0] = float("nan")

@@ -50,6 +50,7 @@ def experts_of(launch: Launch, poisoned: Callable[..., torch.Tensor]) -> Callabl
     return run
 
 
+@pytest.mark.report(67)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("num_rows", [1, 2, 10, 11, 50, 200])
 def test_three_ways_to_address_slots_agree_with_the_formula(
@@ -99,6 +100,7 @@ def packed_arena(num_slots: int) -> tuple[ExpertArena, ExpertArena]:
     return packed, plain
 
 
+@pytest.mark.report(54)
 @pytest.mark.parametrize("num_rows", [1, 4, 40])
 def test_nvfp4_slots_give_what_their_decoded_copies_give(
     make_batch: Callable[..., Batch],
@@ -132,6 +134,7 @@ def test_nvfp4_decodes_every_code_with_one_rounding() -> None:
             assert got[row, column] == torch.tensor(exact) * torch.tensor(global_scale)
 
 
+@pytest.mark.report(63)
 def test_views_of_an_arena_share_its_bytes_at_any_offset() -> None:
     layout = slot_parts("fp32", HIDDEN, WIDTH)
     size = slot_bytes(layout)

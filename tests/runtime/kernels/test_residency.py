@@ -201,6 +201,7 @@ def test_resolve_of_nothing_missing(
     assert pairs_of(miss) == []
 
 
+@pytest.mark.report(61)
 def test_fetch_moves_the_listed_experts_and_counts_their_bytes(
     launch: Launch, make_batch: Callable[..., Batch]
 ) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 
 from firmtoken.runtime.kernels.batch import Batch
@@ -11,6 +12,7 @@ Launch = Callable[..., Any]
 MakeBatch = Callable[..., Batch]
 
 
+@pytest.mark.report(53)
 def test_a_snapshot_restores_to_live_and_shadow_and_leaves_the_rest(
     launch: Launch, make_batch: MakeBatch
 ) -> None:

@@ -132,7 +132,7 @@ class CacheMachine(RuleBasedStateMachine):
         self.model = ReferenceCache(hybrid)
         self.users: list[User] = []
 
-    @rule(tokens=st.lists(st.integers(0, 1), min_size=1, max_size=9).map(tuple))
+    @rule(tokens=st.lists(st.integers(0, 1), min_size=3, max_size=7).map(tuple))
     def arrive(self, tokens: Tokens) -> None:
         """As `Holdings.admit`: match, lock, and take the missing pages or change nothing."""
         match, found = self.cache.match(tokens), self.model.match(tokens)
@@ -186,7 +186,7 @@ class CacheMachine(RuleBasedStateMachine):
         if not user.stale:
             self.model.unlock(user.text)
 
-    @rule(count=st.integers(0, NUM_PAGES))
+    @rule(count=st.sampled_from((0, 1, 1, 1, 2, 3, NUM_PAGES)))
     def evict(self, count: int) -> None:
         assert self.cache.evict(count) == self.model.evict(count)
 

@@ -56,6 +56,7 @@ def test_leaving_without_a_stream_aborts_once(serve: Serve) -> None:
     assert running.notes("abort") == ["abort 1"]
 
 
+@pytest.mark.report(6)
 def test_leaving_the_queue_aborts_once_and_frees_it(serve: Serve) -> None:
     running = serve({"step_s": 0.01, "slots": 1})
     url = f"{running.address}/v1/completions"

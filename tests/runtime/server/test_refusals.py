@@ -32,6 +32,7 @@ def post(running: Any, path: str, content: bytes | dict[str, object]) -> httpx.R
     return httpx.post(running.address + path, content=content)
 
 
+@pytest.mark.report(16)
 @pytest.mark.parametrize("stream", [False, True])
 def test_an_over_long_prompt_is_refused_before_the_stream_opens(running: Any, stream: bool) -> None:
     client, before = running.client(), running.notes("add")
@@ -347,6 +348,7 @@ def test_our_own_bug_in_a_stream_is_an_error_event(
         time.sleep(0.01)
 
 
+@pytest.mark.report(2)
 @pytest.mark.parametrize("asked", [2**31 + 1, 10**30])
 def test_a_budget_beyond_every_context_is_lowered(running: Any, asked: int) -> None:
     response = post(running, TEXT, {"prompt": [1] * 990, "max_tokens": asked})

@@ -13,6 +13,7 @@ from firmtoken.runtime.server.keys import KeysFault, load_keys
 Serve = Callable[..., Any]
 
 
+@pytest.mark.report(11)
 def test_models_say_the_effective_context_under_both_names(shared: Any) -> None:
     listed = httpx.get(f"{shared.address}/v1/models").json()
     assert [(card["id"], card["max_model_len"]) for card in listed["data"]] == [("tiny", 1000)]
@@ -27,6 +28,7 @@ def test_models_say_the_effective_context_under_both_names(shared: Any) -> None:
     assert "`org/other`" in error.value.message
 
 
+@pytest.mark.report(12)
 def test_health_is_200_with_the_state_and_the_effective_context(shared: Any) -> None:
     response = httpx.get(f"{shared.address}/health")
     assert response.status_code == 200
@@ -41,6 +43,7 @@ def test_the_plan_is_served_byte_for_byte(shared: Any) -> None:
     assert response.headers["content-type"] == "application/json"
 
 
+@pytest.mark.report(46)
 def test_while_loading_health_and_requests_are_503_and_models_answer(serve: Serve) -> None:
     running = serve({"load_s": 30}, wait=False)
     assert httpx.get(f"{running.address}/v1/models").status_code == 200
@@ -55,6 +58,7 @@ def test_while_loading_health_and_requests_are_503_and_models_answer(serve: Serv
     assert counted.json()["count"] == 3
 
 
+@pytest.mark.report(15)
 def test_a_text_is_tokenized_and_back(shared: Any) -> None:
     body = {"model": "tiny", "prompt": "é the <|im_end|>", "return_token_strs": True}
     answer = httpx.post(f"{shared.address}/tokenize", json=body).json()
@@ -65,6 +69,7 @@ def test_a_text_is_tokenized_and_back(shared: Any) -> None:
     assert back == {"prompt": "é the <|im_end|>"}
 
 
+@pytest.mark.report(15)
 def test_a_chat_is_tokenized_as_it_would_be_served(shared: Any) -> None:
     messages = [{"role": "user", "content": "hello"}]
     url = f"{shared.address}/tokenize"

@@ -86,6 +86,7 @@ def test_a_model_without_a_template_loads(folder: Path) -> None:
     assert load(folder).template is None
 
 
+@pytest.mark.report(47)
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [

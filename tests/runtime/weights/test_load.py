@@ -59,6 +59,7 @@ def test_fp32_slots_hold_decoded_experts(
     assert (untouched == 255).all()
 
 
+@pytest.mark.report(54, 55)
 def test_nvfp4_slots_hold_the_files_own_bytes_and_three_scales(
     written: Any, plan_of: Callable[..., Plan], memory_of: Callable[[Plan], Any]
 ) -> None:

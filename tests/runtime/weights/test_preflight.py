@@ -171,6 +171,7 @@ def test_a_tensor_that_the_index_names_and_no_file_has(
     )
 
 
+@pytest.mark.report(56, 66)
 def test_missing_tensors_are_counted(written: Any, refusal: Callable[..., LoadError]) -> None:
     for expert in range(2):
         del written.tensors[f"model.language_model.layers.0.mlp.experts.{expert}.up_proj.weight"]
@@ -182,6 +183,7 @@ def test_missing_tensors_are_counted(written: Any, refusal: Callable[..., LoadEr
     )
 
 
+@pytest.mark.report(56)
 def test_unknown_tensors_are_refused(written: Any, refusal: Callable[..., LoadError]) -> None:
     written.tensors["model.language_model.layers.0.mlp.experts.3.up_proj.weight"] = torch.zeros(1)
     written.tensors["model.language_model.layers.0.linear_attn.gain"] = torch.zeros(1)
@@ -219,6 +221,7 @@ def test_an_expert_of_another_width(written: Any, refusal: Callable[..., LoadErr
     assert str(fault) == f"`{name}` in `{fault.file}`: expected shape [16, 32], found [16, 16]"
 
 
+@pytest.mark.report(55)
 @pytest.mark.parametrize(
     ("ending", "expected"),
     [
@@ -252,6 +255,7 @@ def test_a_dtype_that_holds_no_weights(written: Any, refusal: Callable[..., Load
     assert refusal().expected == "BF16, F16, F32, F8_E4M3 or U8"
 
 
+@pytest.mark.report(55)
 def test_nvfp4_slots_refuse_experts_that_are_stored_otherwise(
     written: Any, refusal: Callable[..., LoadError], plan_of: Callable[..., Any]
 ) -> None:
