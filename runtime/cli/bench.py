@@ -91,6 +91,7 @@ async def _engine_rows(compiled: Compiled, prompts: Prompts, runs: int) -> list[
         segments=serving_plan(plan).segments,
         environment=dict(os.environ) | plan.environment,
         threads=threads if isinstance(threads, int) else compute_threads(),
+        most_restarts=0,  # a measurement that lost its engine is none
     )
     log = logging.getLogger("firmtoken.bench")
     log.setLevel(logging.ERROR)

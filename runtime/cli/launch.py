@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
@@ -28,7 +29,7 @@ from firmtoken.runtime.weights.preflight import preflight
 from firmtoken.schema.profile import Server
 
 
-def launch(argument: str, overrides: Sequence[str]) -> int:
+def launch(argument: str, overrides: Sequence[str], *, debug: bool) -> int:
     """Serve until told to stop; the exit code of D10."""
     compiled = compile_argument(argument, overrides)
     _show(compiled.plan)
@@ -38,7 +39,8 @@ def launch(argument: str, overrides: Sequence[str]) -> int:
     model = _model(compiled.plan)
     listener = _listen(settings)
     log_file = _log_file(compiled, listener)
-    return serve(_described(compiled, model, listener, keys, log_file))
+    described = _described(compiled, model, listener, keys, log_file)
+    return serve(replace(described, engine=replace(described.engine, debug=debug)))
 
 
 def _show(plan: Plan) -> None:

@@ -113,6 +113,7 @@ def ft() -> None:
 @click.option("--host", help="Address to bind: short for `--set server.host=...`.")
 @click.option("--port", help="Port to bind: short for `--set server.port=...`.")
 @click.option("--service", is_flag=True, help="Print a systemd user unit for this, start nothing.")
+@click.option("--debug", is_flag=True, help="Check the scheduler's invariants after each step.")
 @_answering
 def run(
     profile: str,
@@ -120,6 +121,7 @@ def run(
     host: str | None,
     port: str | None,
     service: bool,
+    debug: bool,
 ) -> int:
     """Compile PROFILE, load the model and serve it.
 
@@ -132,7 +134,9 @@ def run(
     short = [("server.host", host), ("server.port", port)]
     given = [f"{field}={value}" for field, value in short if value is not None]
     settings = (*overrides, *given)
-    return print_service(profile, settings) if service else launch(profile, settings)
+    if service:
+        return print_service(profile, settings)
+    return launch(profile, settings, debug=debug)
 
 
 _report_format = click.option(

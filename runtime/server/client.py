@@ -19,7 +19,6 @@ from firmtoken.runtime.engine.messages import (
     Progress,
     Ready,
     Stats,
-    Stop,
     Tokens,
     Up,
 )
@@ -162,11 +161,9 @@ class EngineClient:
     async def stop(self, *, grace_s: float) -> None:
         """End the engine: ask, wait that long, kill; then give its memory back."""
         self._stop_serving()
-        if self._life is not None:
-            self._life.send(Stop())
-            if not await self._life.process.wait(grace_s):
-                self._log.warning("the engine does not leave, killing it")
-                self._life.process.kill()
+        if self._life is not None and not await self._life.leave(grace_s):
+            self._log.warning("the engine does not leave, killing it")
+            self._life.kill()
         if self._keeping is not None:
             await self._keeping
         self._segments.close()
@@ -177,7 +174,7 @@ class EngineClient:
         """End the engine at once, whatever it does; `stop` still has to be called."""
         self._stop_serving()
         if self._life is not None:
-            self._life.process.kill()
+            self._life.kill()
 
     def _stop_serving(self) -> None:
         self._stopping.set()
@@ -217,7 +214,7 @@ class EngineClient:
         ) as error:  # the last handler of this task: whoever waits must hear of our bug
             self._log.error("the engine could not be kept", exc_info=error)
             self.death = _our_bug(error)
-            life.process.kill()
+            life.kill()
         if self.state != "stopped":
             self.state = "dead"
         self._fail_all()
@@ -231,16 +228,11 @@ class EngineClient:
         if self.state == "stopped":
             await life.bury()
             return False
-        delay = self._delay_of_restart(life, ending)
+        delay, outcome = self._decide(life, ending)
         if delay is None:
-            self.death = self._first or ending
             self.state = "dead"
-            outcome = f"no restart: {self._why_no_restart(life, ending)}"
         else:
-            if self._restarts.used == 1:
-                self._first = ending  # what follows soon is its echo
             self.state = "restarting"
-            outcome = f"restart {self._restarts.used} of {self._spec.most_restarts}"
         self.trouble = ending.cause
         requests = Requests(running=self.num_running, waiting=self.num_waiting)
         self._fail_all()
@@ -251,24 +243,27 @@ class EngineClient:
         await life.bury()
         self.stats = None
         if delay is None:
+            if life.ready_at is not None:
+                self._log.error("%s", outcome)
             return False
         self._log.warning("%s, in %g s", outcome, delay)
         return not await self._stopped_within(delay)
 
-    def _delay_of_restart(self, life: EngineLife, ending: Ending) -> float | None:
-        """Seconds until the next engine starts; None if there is to be none."""
-        if self.state != "ready" and life.ready_at is None and self._restarts.used == 0:
-            return None  # it never was ready: the next one would fail alike
-        if self.state == "draining" or ending.exit_code != ENGINE_DIED:
-            return None
-        return self._restarts.take(self._clock())
-
-    def _why_no_restart(self, life: EngineLife, ending: Ending) -> str:
-        if ending.exit_code != ENGINE_DIED or (life.ready_at is None and not self._restarts.used):
-            return "it would not get better"
+    def _decide(self, life: EngineLife, ending: Ending) -> tuple[float | None, str]:
+        """Seconds until the next engine starts, None if there is to be none; and that in words."""
+        self.death = ending
+        if ending.exit_code != ENGINE_DIED or (life.ready_at is None and self.state == "loading"):
+            return None, "no restart: the next one would fail alike"
         if self.state == "draining":
-            return "the server is shutting down"
-        return f"{self._restarts.used} restarts in 10 minutes are used up"
+            return None, "no restart: the server is shutting down"
+        delay, most = self._restarts.take(self._clock()), self._spec.most_restarts
+        if delay is None:
+            self.death = self._first or ending
+            return None, f"no restart: {most} of {most} in 10 minutes are used up"
+        if self._restarts.used == 1:
+            self._first = ending  # what follows soon is its echo
+        self.death = None
+        return delay, f"restart {self._restarts.used} of {most}"
 
     async def _stopped_within(self, seconds: float) -> bool:
         try:

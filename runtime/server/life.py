@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from firmtoken import __version__
-from firmtoken.runtime.engine.messages import Down, Fault, Start, Stats, frame
+from firmtoken.runtime.engine.messages import Down, Fault, Start, Stats, Stop, frame
 from firmtoken.runtime.exit_codes import ENGINE_DIED
 from firmtoken.runtime.server.control import Control
 from firmtoken.runtime.server.foreign_variables import foreign_variables
@@ -95,6 +95,7 @@ class EngineLife:
         self._lines: asyncio.Task[None] | None = None
         self._cause: Ending | None = None
         self._missed: Missed | None = None
+        self._doomed = False
         self.ready_at: float | None = None
 
     @property
@@ -113,6 +114,8 @@ class EngineLife:
             receive,
             shared=self._control.descriptors,
         )
+        if self._doomed:
+            self._process.kill()
         self._log.info("engine process %d started", self._process.pid)
         self._lines = asyncio.create_task(self._log_lines(self._process))
         self.send(
@@ -140,6 +143,20 @@ class EngineLife:
         if fault.code == ENGINE_DIED:
             self._log.error("the engine's stack:\n%s", fault.detail)
         self.note(Ending(kind="death", cause=fault.message, hint=fault.hint, exit_code=fault.code))
+
+    async def leave(self, grace_s: float) -> bool:
+        """Ask it to end; whether it has within that time."""
+        if self._process is None:
+            self.kill()
+            return True
+        self.send(Stop())
+        return await self._process.wait(grace_s)
+
+    def kill(self) -> None:
+        """End it at once, or as soon as it has begun."""
+        self._doomed = True
+        if self._process is not None:
+            self._process.kill()
 
     async def until_end(self, *, asked: Callable[[], bool]) -> Ending:
         """Return once it is gone, cannot be spoken to any more, or has missed a deadline."""

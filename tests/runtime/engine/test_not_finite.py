@@ -1,4 +1,4 @@
-"""Logits that are no numbers end their request; nothing of it, in pages, states or expert slots, reaches another one."""
+"""Logits that are no numbers end their request, and nothing of it in pages, states or slots reaches another one."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -27,7 +27,7 @@ PLACES = (
     ("qk_norm_rope_kv", "decode", 7),
     ("attention", "decode", 3),
     ("moe_down", "decode", 0),
-    ("fetch", "decode", 1),
+    ("fetch", "decode", 4),
 )
 
 

@@ -21,6 +21,7 @@ PAGE_SIZE = 2
 NUM_PAGES = 12
 NUM_SNAPSHOTS = 2
 Tokens = tuple[int, ...]
+TEXTS = st.lists(st.integers(0, 1), min_size=2, max_size=7).map(tuple)
 
 
 def prefixes(tokens: Tokens) -> list[Tokens]:
@@ -132,7 +133,7 @@ class CacheMachine(RuleBasedStateMachine):
         self.model = ReferenceCache(hybrid)
         self.users: list[User] = []
 
-    @rule(tokens=st.lists(st.integers(0, 1), min_size=3, max_size=7).map(tuple))
+    @rule(tokens=TEXTS)
     def arrive(self, tokens: Tokens) -> None:
         """As `Holdings.admit`: match, lock, and take the missing pages or change nothing."""
         match, found = self.cache.match(tokens), self.model.match(tokens)
@@ -185,6 +186,15 @@ class CacheMachine(RuleBasedStateMachine):
         self.pool.give(user.pages)
         if not user.stale:
             self.model.unlock(user.text)
+
+    @rule(tokens=TEXTS)
+    def serve(self, tokens: Tokens) -> None:
+        """A whole life at once, so that much is cached that nobody uses."""
+        newest = len(self.users)
+        self.arrive(tokens)
+        if len(self.users) > newest:
+            self.insert(newest)
+            self.leave(newest)
 
     @rule(count=st.sampled_from((0, 1, 1, 1, 2, 3, NUM_PAGES)))
     def evict(self, count: int) -> None:

@@ -1,0 +1,147 @@
+"""An abort ends its request exactly once, in every phase, and gives everything back within one unit of work."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from firmtoken.compiler.plan import Plan
+from firmtoken.compiler.program import Value
+from firmtoken.runtime.engine.messages import Abort, Tokens
+
+Prompt = Callable[..., list[int]]
+MOMENTS = (
+    "before it is admitted",
+    "in a span of its own",
+    "in a span with others",
+    "between two spans",
+    "while it decodes",
+    "while it decodes inside a span",
+)
+
+
+def often(plan: Plan) -> Plan:
+    """A decode step at every other unit of a span."""
+    return replace(plan, schedule=replace(plan.schedule, decode_every_units=2))
+
+
+def reach(bench: Any, prompt: Prompt, moment: str) -> None:  # the conftest's Bench
+    """Request 2 is aborted twice, at this moment; request 1 is there all the time."""
+
+    def abort() -> None:
+        bench.engine.handle(Abort(request_id=2))
+        bench.engine.handle(Abort(request_id=2))
+
+    def abort_at_poll() -> None:
+        bench.at_poll = lambda: None
+        abort()
+
+    if moment != "in a span with others":
+        bench.add(1, prompt(90, 1), 30)
+        bench.engine.step()
+    match moment:
+        case "before it is admitted":
+            bench.add(3, prompt(40, 3), 4)
+            bench.engine.step()
+            bench.add(2, prompt(80, 2), 30)
+            abort()
+        case "in a span with others":
+            bench.add(1, prompt(90, 1), 30)
+            bench.add(2, prompt(150, 2), 30)
+            bench.at_poll = abort_at_poll
+        case "in a span of its own":
+            bench.add(2, prompt(300, 2), 30)
+            bench.at_poll = abort_at_poll
+        case "between two spans":
+            bench.add(2, prompt(300, 2), 30)
+            while not bench.logs(" 2[0:256]"):
+                bench.engine.step()
+            abort()
+        case "while it decodes":
+            bench.add(2, prompt(80, 2), 30)
+            while len(bench.text(2)) < 3:
+                bench.engine.step()
+            abort()
+        case "while it decodes inside a span":
+            bench.add(2, prompt(80, 2), 30)
+            while len(bench.text(2)) < 1:
+                bench.engine.step()
+            bench.add(3, prompt(200, 3), 4)
+            bench.at_poll = abort_at_poll
+
+
+@pytest.mark.report(6)
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_it_ends_once_gives_everything_back_and_harms_nobody(
+    start, prompt: Prompt, moment: str
+) -> None:
+    requests = 2 if moment == "before it is admitted" else 3
+    bench = start(
+        "tiny-cpu",
+        "schedule.prefill_chunk=128",
+        "schedule.prefill_span=256",
+        "serving.context=512",
+        "serving.pool=1k",
+        f"serving.requests={requests}",
+        change=often,
+    )
+    reach(bench, prompt, moment)
+    bench.drain()
+    assert bench.end(2).reason == "abort"
+    at = next(i for i, m in enumerate(bench.messages) if m is bench.end(2))
+    later = [m for m in bench.messages[at:] if isinstance(m, Tokens)]
+    assert all(request_id != 2 for m in later for request_id, _ in m.items)
+    stats = bench.engine.stats()
+    assert stats.pages_free + stats.pages_cached == stats.pages_total
+    assert stats.state_slots_free == bench.plan.kv_cache.state_slots - 1
+    first = bench.text(1)
+    assert bench.end(1).reason == "length"
+    bench.engine.scheduler.holdings.retire_cache()
+    assert bench.ask(prompt(90, 1), 30) == first
+    assert len(bench.ask(prompt(300, 2), 2)) == 2
+
+
+def memory_of(bench: Any, pages: tuple[int, ...], slots: tuple[int, int]) -> list[torch.Tensor]:
+    """What is in these pages and state slots, of every layer."""
+    views, found = bench.interpreter.views, []
+    for layer, kind in enumerate(bench.plan.model.layer_kinds):
+        if kind == "full":
+            found.append(views.tensor(Value("kv", (layer, 0)))[:, list(pages)].clone())
+        else:
+            for name in ("conv_state", "recurrent_state"):
+                found.append(views.tensor(Value(name, (layer, 0)))[list(slots)].clone())
+    return found
+
+
+def test_from_the_next_unit_on_nothing_is_written_where_the_aborted_one_was(
+    start, prompt: Prompt
+) -> None:
+    bench = start("tiny-cpu", "serving.context=512", "serving.pool=1k")
+    bench.add(1, prompt(90, 1), 3)
+    bench.add(2, prompt(300, 2), 3)
+    polls = 0
+    held: tuple[tuple[int, ...], tuple[int, int]] = ((), (0, 0))
+    left: list[torch.Tensor] = []
+
+    def look() -> None:
+        nonlocal polls, held, left
+        polls += 1
+        if polls == 2:  # layers 2 to 7 are still to come: two with pages, four with states
+            sequence = bench.engine.scheduler._sequences[2]
+            held = sequence.pages, (sequence.live, sequence.shadow)
+            free = bench.engine.stats().pages_free
+            bench.engine.handle(Abort(request_id=2))
+            stats = bench.engine.stats()
+            assert stats.pages_free == free + len(held[0]) and len(held[0]) == 5
+            left = memory_of(bench, *held)
+        elif polls > 2:
+            for was, now in zip(left, memory_of(bench, *held), strict=True):
+                assert torch.equal(was, now)
+
+    bench.at_poll = look
+    bench.drain()
+    assert polls == 8 and bench.end(2).reason == "abort"
+    for was, now in zip(left, memory_of(bench, *held), strict=True):
+        assert torch.equal(was, now)
