@@ -1,4 +1,4 @@
-"""GET /health, /v1/plan, /v1/stats and /v1/dump: how the server is, what it was told to be, what it has done and does."""
+"""GET /health, /v1/plan, /v1/stats, /v1/dump: how the server is, what it was told to be, what it did and does."""
 
 from litestar import get
 from litestar.di import NamedDependency

@@ -36,6 +36,14 @@ from firmtoken.runtime.server.watchdog import TICK_S, Missed, Watchdog
 KILL_S = 10.0
 """How long a killed process may take to be gone: the kernel first gives back what it had pinned."""
 
+SIGNAL_HINTS = {
+    signal.SIGKILL: "if nobody killed it, the kernel did for want of memory: `dmesg` tells, "
+    "and `hardware.host.memory` is what the plan believes there is",
+    signal.SIGBUS: "a file that it had mapped could not be read: a disk that failed, or a checkpoint "
+    "that was cut while it was read",
+    signal.SIGSEGV: "a fault in native code: its stack is in the lines above; please report it",
+}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSpec:
@@ -283,7 +291,7 @@ class EngineLife:
             Ending(
                 kind="death",
                 cause=f"the engine process {process.ending()}" + (f": {said}" if said else ""),
-                hint="the lines above are what it said last",
+                hint=SIGNAL_HINTS.get(process.ended_by, "the lines above are what it said last"),
                 exit_code=ENGINE_DIED,
             )
         )

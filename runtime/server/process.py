@@ -134,6 +134,11 @@ class EngineProcess(asyncio.Protocol):
         self._abort()
         self._pipe.close()
 
+    @property
+    def ended_by(self) -> int:
+        """The signal that ended it; 0 if none did."""
+        return max(0, -(self._process.returncode or 0))
+
     def ending(self) -> str:
         """How it ended, for people."""
         code = self._process.returncode

@@ -12,14 +12,6 @@ from firmtoken.compiler.program import Value
 from firmtoken.runtime.engine.messages import Abort, Tokens
 
 Prompt = Callable[..., list[int]]
-MOMENTS = (
-    "before it is admitted",
-    "in a span of its own",
-    "in a span with others",
-    "between two spans",
-    "while it decodes",
-    "while it decodes inside a span",
-)
 
 
 def often(plan: Plan) -> Plan:
@@ -27,67 +19,89 @@ def often(plan: Plan) -> Plan:
     return replace(plan, schedule=replace(plan.schedule, decode_every_units=2))
 
 
-def reach(bench: Any, prompt: Prompt, moment: str) -> None:  # the conftest's Bench
-    """Request 2 is aborted twice, at this moment; request 1 is there all the time."""
+def abort(bench: Any) -> None:  # the conftest's Bench
+    """Twice: the second time is none of our business."""
+    bench.at_poll = lambda: None
+    bench.engine.handle(Abort(request_id=2))
+    bench.engine.handle(Abort(request_id=2))
 
-    def abort() -> None:
-        bench.engine.handle(Abort(request_id=2))
-        bench.engine.handle(Abort(request_id=2))
 
-    def abort_at_poll() -> None:
-        bench.at_poll = lambda: None
-        abort()
+def before_it_is_admitted(bench: Any, prompt: Prompt) -> None:
+    for request_id in (3, 4):  # they take the other two places
+        bench.add(request_id, prompt(40, request_id), 4)
+    bench.engine.step()
+    bench.add(2, prompt(80, 2), 30)
+    bench.engine.step()
+    assert bench.engine.stats().waiting == 1
+    abort(bench)
 
-    if moment != "in a span with others":
-        bench.add(1, prompt(90, 1), 30)
+
+def in_a_span_with_others(bench: Any, prompt: Prompt) -> None:
+    bench.add(3, prompt(40, 3), 4)
+    bench.add(2, prompt(150, 2), 30)
+    bench.at_poll = lambda: abort(bench)
+
+
+def in_a_span_of_its_own(bench: Any, prompt: Prompt) -> None:
+    bench.add(2, prompt(300, 2), 30)
+    bench.at_poll = lambda: abort(bench)
+
+
+def between_two_spans(bench: Any, prompt: Prompt) -> None:
+    bench.add(2, prompt(300, 2), 30)
+    while not bench.logs(" 2[0:256]"):
         bench.engine.step()
-    match moment:
-        case "before it is admitted":
-            bench.add(3, prompt(40, 3), 4)
-            bench.engine.step()
-            bench.add(2, prompt(80, 2), 30)
-            abort()
-        case "in a span with others":
-            bench.add(1, prompt(90, 1), 30)
-            bench.add(2, prompt(150, 2), 30)
-            bench.at_poll = abort_at_poll
-        case "in a span of its own":
-            bench.add(2, prompt(300, 2), 30)
-            bench.at_poll = abort_at_poll
-        case "between two spans":
-            bench.add(2, prompt(300, 2), 30)
-            while not bench.logs(" 2[0:256]"):
-                bench.engine.step()
-            abort()
-        case "while it decodes":
-            bench.add(2, prompt(80, 2), 30)
-            while len(bench.text(2)) < 3:
-                bench.engine.step()
-            abort()
-        case "while it decodes inside a span":
-            bench.add(2, prompt(80, 2), 30)
-            while len(bench.text(2)) < 1:
-                bench.engine.step()
-            bench.add(3, prompt(200, 3), 4)
-            bench.at_poll = abort_at_poll
+    abort(bench)
+
+
+def while_it_decodes(bench: Any, prompt: Prompt) -> None:
+    bench.add(2, prompt(80, 2), 30)
+    while len(bench.text(2)) < 3:
+        bench.engine.step()
+    abort(bench)
+
+
+def while_it_decodes_inside_a_span(bench: Any, prompt: Prompt) -> None:
+    bench.add(2, prompt(80, 2), 30)
+    while not bench.text(2):
+        bench.engine.step()
+    bench.add(3, prompt(200, 3), 4)
+
+    def at_poll() -> None:
+        if len(bench.text(2)) == 3:
+            assert bench.engine.scheduler.open_span is not None
+            abort(bench)
+
+    bench.at_poll = at_poll
+
+
+MOMENTS = (
+    before_it_is_admitted,
+    in_a_span_with_others,
+    in_a_span_of_its_own,
+    between_two_spans,
+    while_it_decodes,
+    while_it_decodes_inside_a_span,
+)
 
 
 @pytest.mark.report(6)
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_it_ends_once_gives_everything_back_and_harms_nobody(
-    start, prompt: Prompt, moment: str
+    start, prompt: Prompt, moment: Callable[[Any, Prompt], None]
 ) -> None:
-    requests = 2 if moment == "before it is admitted" else 3
     bench = start(
         "tiny-cpu",
         "schedule.prefill_chunk=128",
         "schedule.prefill_span=256",
         "serving.context=512",
         "serving.pool=1k",
-        f"serving.requests={requests}",
+        "serving.requests=3",
         change=often,
     )
-    reach(bench, prompt, moment)
+    bench.add(1, prompt(90, 1), 30)
+    bench.engine.step()
+    moment(bench, prompt)
     bench.drain()
     assert bench.end(2).reason == "abort"
     at = next(i for i, m in enumerate(bench.messages) if m is bench.end(2))

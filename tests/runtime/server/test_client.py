@@ -178,6 +178,24 @@ def test_an_engine_that_does_not_speak_is_dead(
     run(work, command=(sys.executable, "-c", code))
 
 
+@pytest.mark.parametrize(
+    ("signum", "hint"), [("SIGKILL", "want of memory"), ("SIGBUS", "a disk that failed")]
+)
+def test_a_signal_that_ended_the_engine_is_explained(
+    run: Callable[..., None], signum: str, hint: str
+) -> None:
+    """A cut file that is mapped, and memory that ran out, come as signals."""
+
+    async def work(client: EngineClient) -> None:
+        with pytest.raises(EngineDead, match=signum):
+            await client.wait_ready()
+        assert client.death is not None
+        assert hint in client.death.hint
+
+    code = f"import os, signal; os.kill(os.getpid(), signal.{signum})"
+    run(work, command=(sys.executable, "-c", code))
+
+
 def test_a_grandchild_that_keeps_the_socket_does_not_hide_the_death(
     run: Callable[..., None],
 ) -> None:
