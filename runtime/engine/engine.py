@@ -97,13 +97,7 @@ class Engine:
 
     def step(self) -> None:
         """Schedule, run, take over what was drawn, say so."""
-        work = self.scheduler.schedule()
-        if (
-            self._not_parked is not None
-        ):  # of those that gave way: what is to be done is asked again
-            self.scheduler.abandon_span()
-            self._recover(self._not_parked, ())
-            work = None
+        work = self._schedule()
         self._explain_waits()
         self._flush()
         try:
@@ -138,6 +132,15 @@ class Engine:
             expert_misses=counters.link_bytes["decode"] // self._plan.experts.slot_bytes,
             link_bytes=dict(counters.link_bytes),
         )
+
+    def _schedule(self) -> Span | Decode | None:
+        work = self.scheduler.schedule()
+        if self._not_parked is None:
+            return work
+        # Of those that gave way. Nothing of the work has begun: it is scheduled again.
+        self.scheduler.abandon_span()
+        self._recover(self._not_parked, ())
+        return None
 
     def _run(self, work: Span | Decode | None) -> None:
         if isinstance(work, Span):

@@ -87,12 +87,9 @@ class Scheduler:
         self.holdings.retire_cache()
         begun = [] if self.open_span is None else [piece.sequence for piece in self.open_span.kept]
         for sequence in self._in_phase(Phase.PREFILL):
-            if sequence.hit_tokens and sequence.computed == sequence.hit_tokens:
-                if sequence in begun:
-                    continue
-                self.holdings.release(sequence)
-                self._queue(sequence)
-                self._messages.append(Preempted(request_id=sequence.request_id))
+            found = sequence.hit_tokens and sequence.computed == sequence.hit_tokens
+            if found and sequence not in begun:
+                self._start_over(sequence)
 
     def abandon_span(self) -> tuple[Sequence, ...]:
         """The open span did not go through: nobody in it got any further. Those who are still there."""
@@ -189,6 +186,13 @@ class Scheduler:
             return shortage
         self._start(sequence)
         return None
+
+    def _start_over(self, sequence: Sequence) -> None:
+        self.holdings.release(sequence)
+        self._queue(sequence)
+        self._messages.append(Preempted(request_id=sequence.request_id))
+        line = f"request {sequence.request_id} starts over: what it found in the cache is in doubt"
+        self._messages.append(Log(line=line))
 
     def _start(self, sequence: Sequence) -> None:
         self.waiting.remove(sequence)

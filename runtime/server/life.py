@@ -36,7 +36,7 @@ from firmtoken.runtime.server.watchdog import TICK_S, Missed, Watchdog
 KILL_S = 10.0
 """How long a killed process may take to be gone: the kernel first gives back what it had pinned."""
 
-SIGNAL_HINTS = {
+SIGNAL_HINTS: dict[int, str] = {
     signal.SIGKILL: "if nobody killed it, the kernel did for want of memory: `dmesg` tells, "
     "and `hardware.host.memory` is what the plan believes there is",
     signal.SIGBUS: "a file that it had mapped could not be read: a disk that failed, or a checkpoint "

@@ -14,8 +14,6 @@ from served import ServedProcess
 from tally import Tally
 from traffic import Traffic
 
-BOUND_S = 180.0
-"""From the first try to the end of the answer, refusals and waiting included."""
 HEALTH_S = 5.0
 MOST_KILLS, WINDOW_S = 3, 610.0
 """As many deaths in ten minutes the server makes good."""
@@ -40,12 +38,15 @@ class Clients:
         *,
         seed: int,
         count: int,
+        bound_s: float,
         kill_every_s: float | None,
         herds: bool,
     ) -> None:
         self._server = server
         self._tally = tally
         self._probes = probes
+        self._bound_s = bound_s
+        """From the first try to the end of the answer, refusals and waiting included."""
         self._kill_every_s = kill_every_s
         self._herds = herds
         self._periods = 0
@@ -121,8 +122,10 @@ class Clients:
         limits = httpx.Limits(
             max_connections=None, max_keepalive_connections=20, keepalive_expiry=2
         )
-        http = httpx.AsyncClient(base_url=self._server.address, timeout=BOUND_S, limits=limits)
-        return Exchange(http, BOUND_S, outages=self._kill_every_s is not None)
+        http = httpx.AsyncClient(
+            base_url=self._server.address, timeout=self._bound_s, limits=limits
+        )
+        return Exchange(http, self._bound_s, outages=self._kill_every_s is not None)
 
     async def _one(self, exchange: Exchange, ask: Ask, draw: random.Random) -> Heard:
         heard = await exchange.run(ask, draw)
@@ -168,7 +171,7 @@ class Clients:
 
     async def _herd(self, exchange: Exchange) -> None:
         """As many as may run outgrow what was reserved for them together: in a small pool the youngest give way."""
-        output = min(self._reserve + self._reserve // 2, self._context - 64)
+        output = min(self._reserve + self._reserve // 5, self._context - 64)
         asks = [self._whole(20, output, kind="herd") for _ in range(self._requests)]
         draws = [random.Random(f"{self._draw.random()}") for _ in asks]
         await asyncio.gather(

@@ -55,6 +55,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--clients", type=int, default=12)
     parser.add_argument("--profile", default="tiny-cpu")
     parser.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE")
+    parser.add_argument("--bound", type=float, default=180, help="seconds to the end of an answer")
     parser.add_argument("--kill-engine-every", type=float, metavar="SECONDS")
     parser.add_argument("--out", type=Path, help="folder for log and report")
     return parser.parse_args()
@@ -87,6 +88,7 @@ class Soak:
             "minutes": self._options.minutes,
             "seed": self._options.seed,
             "clients": self._options.clients,
+            "bound_s": self._options.bound,
             "profile": [self._options.profile, *self._options.set],
             "wall_s": round(time.monotonic() - began, 1),
             **self._tally.numbers(),
@@ -118,6 +120,7 @@ class Soak:
             probes,
             seed=self._options.seed,
             count=self._options.clients,
+            bound_s=self._options.bound,
             kill_every_s=self._options.kill_engine_every,
             herds=self._options.minutes >= LONG_MINUTES,
         )

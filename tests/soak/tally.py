@@ -1,5 +1,6 @@
 """What a soak has seen so far: counts, the worst waits, every fault."""
 
+import sys
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any  # Any: JSON
@@ -45,6 +46,7 @@ class Tally:
     def fault(self, sentence: str) -> None:
         """Something that must not be."""
         self.num_faults += 1
+        print(sentence, file=sys.stderr, flush=True)
         if len(self.faults) < MOST_FAULTS:
             self.faults.append(sentence)
 

@@ -151,6 +151,7 @@ def part_at_a_tie(reference: Any, prompt: list[int], one: list[int], other: list
 
 
 @pytest.mark.report(53, 58)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("lengths", "cold_every"),
     [

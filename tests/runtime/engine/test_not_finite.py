@@ -61,7 +61,7 @@ def with_faults(plan: Plan) -> Plan:
 @pytest.fixture(scope="module")
 def scene(start_for_module, prompt: Prompt) -> Scene:
     bench = start_for_module("tiny-cpu", "serving.context=512", change=with_faults)
-    prompts = {1: prompt(70, 1), 2: prompt(90, 2), 3: prompt(490, 3)}
+    prompts = {1: prompt(70, 1), 2: prompt(90, 2), 3: prompt(490, 3), 4: prompt(20, 4)}
     texts = {who: bench.ask(text, 10) for who, text in prompts.items()}
     return Scene(bench=bench, prompts=prompts, texts=texts)
 
@@ -91,11 +91,12 @@ def test_a_request_with_strange_logits_ends_and_leaves_nothing_behind(
     assert scene.right(first + 2) and bench.end(first + 2).reason == "length"
     stats = bench.engine.stats()
     assert stats.pages_free == stats.pages_total and stats.pages_cached == 0
-    # The same prompt, then one that gets every page there is.
-    for who in (11, 13, 21):
-        scene.add(first + who)
+    # Four at once use every state slot and the pages that came back last, each page to a part; then the same prompt.
+    for wave in ((14, 24, 34, 44), (11,), (13, 21)):
+        for who in wave:
+            scene.add(first + who)
         bench.drain()
-        assert scene.right(first + who)
+        assert all(scene.right(first + who) for who in wave)
     found = [m for m in bench.messages if isinstance(m, Admitted) and m.request_id == first + 11]
     assert found[0].cached_tokens == 0
 

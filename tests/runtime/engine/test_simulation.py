@@ -6,6 +6,7 @@ each of them gives way `max_preemptions` times at most, so that the steps that i
 """
 
 import random
+from dataclasses import replace
 
 import pytest
 from tests.runtime.engine.random_traffic import SETTINGS, TINY, simulate
@@ -51,6 +52,22 @@ def test_steps_that_fail_end_who_was_in_them_and_nobody_reads_what_they_left(nam
     if done.limits.snapshot_slots:
         expected.append("not parked")
     assert [what for what in expected if not done.seen[what]] == [], "a case that was never met"
+
+
+def test_a_request_that_needs_the_whole_pool_is_not_passed_for_ever() -> None:
+    limits = replace(
+        TINY, output_reserve=1, max_num_seqs=4, state_slots=9, graph_batch_sizes=(4,), caching=False
+    )
+    simulation = Simulation(limits, random.Random(3), stop_token_ids=())
+    simulation.add([1] * 2, 60)
+    simulation.step()
+    large = simulation.add([2] * 63, 1)
+    while large in simulation.requests:  # small ones keep coming, grow, and give way to each other
+        while len(simulation.scheduler.waiting) < 4:
+            simulation.add([3] * simulation.random.randint(1, 2), simulation.random.randint(1, 60))
+        simulation.step()
+    assert simulation.most_passed == limits.max_passes
+    assert simulation.seen["preempted"] > 0
 
 
 def test_the_same_seed_gives_the_same_outcome() -> None:

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from firmtoken.runtime.kernels.batch import Batch, Draw
+from firmtoken.runtime.kernels.sample import NO_TOKEN
 from firmtoken.runtime.kernels.sample.philox import philox, uniform
 from firmtoken.runtime.kernels.sample.reference import draw_token
 
@@ -194,3 +195,28 @@ def test_the_narrowest_filter_keeps_the_largest(filters: dict[str, Any]) -> None
 
 def test_a_huge_top_k_keeps_all() -> None:
     assert drawn(torch.zeros(3), 100, top_k=2**31).keys() == {0, 1, 2}
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize(
+    ("row", "token"),
+    [
+        ([1.0, torch.nan, 3.0], NO_TOKEN),
+        ([torch.nan] * 3, NO_TOKEN),
+        ([1.0, torch.inf, 3.0], NO_TOKEN),
+        ([-torch.inf] * 3, NO_TOKEN),
+        ([-torch.inf, 2.0, -torch.inf], 1),
+    ],
+)
+def test_nothing_is_drawn_from_what_is_no_number(
+    launch: Callable[..., Any],
+    make_batch: Callable[..., Batch],
+    temperature: float,
+    row: list[float],
+    token: int,
+) -> None:
+    logits = torch.tensor([[0.0, 0.0, 90.0], row, [90.0, 0.0, 0.0]])
+    tokens = torch.full((3,), 99)
+    draws = (draw(temperature=temperature),) * 3
+    launch("sample", make_batch([], draws=draws), logits=logits, tokens=tokens)
+    assert tokens.tolist() == [2, token, 0]

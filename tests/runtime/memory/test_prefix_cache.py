@@ -11,7 +11,7 @@ from firmtoken.runtime.memory.prefix_cache import Match, Node, PrefixCache
 from firmtoken.runtime.memory.shortage import NoSnapshots, Shortage
 from firmtoken.runtime.memory.snapshots import SnapshotSlots
 
-CacheMachine.TestCase.settings = settings(max_examples=250, stateful_step_count=40, deadline=None)
+CacheMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
 TestRandomOperations = CacheMachine.TestCase
 
 
