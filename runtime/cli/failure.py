@@ -1,5 +1,6 @@
 """How a command ends when it cannot do what it was asked: a sentence, a hint, an exit code (D10)."""
 
+import contextlib
 import sys
 
 
@@ -19,7 +20,9 @@ def tell(failure: Failure) -> None:
 
 
 def say(text: str, hint: str | None) -> None:
-    """A sentence and its hint to stderr."""
-    print(text, file=sys.stderr)
-    if hint is not None:
-        print(f"  hint: {hint}", file=sys.stderr)
+    """A sentence and its hint to stderr; where that is closed or full, nobody hears it and nothing else fails."""
+    with contextlib.suppress(OSError):
+        print(text, file=sys.stderr)
+        if hint is not None:
+            print(f"  hint: {hint}", file=sys.stderr)
+        sys.stderr.flush()

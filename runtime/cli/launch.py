@@ -11,7 +11,7 @@ from firmtoken.compiler.explain import summary
 from firmtoken.compiler.plan import Plan
 from firmtoken.compiler.plan_json import plan_to_json
 from firmtoken.runtime.cli.compiled import Compiled, compile_argument
-from firmtoken.runtime.cli.failure import Failure
+from firmtoken.runtime.cli.failure import Failure, say
 from firmtoken.runtime.cli.fit import require_fit
 from firmtoken.runtime.cli.log_file import LogFile, open_log_file, opening_lines
 from firmtoken.runtime.cli.serve import Launch, serve
@@ -123,9 +123,17 @@ def _described(
             threads=threads if isinstance(threads, int) else compute_threads(),
             start_s=compiled.plan.schedule.deadlines.start_s,
             answer_s=compiled.plan.schedule.deadlines.decode_s,
-            reports=reports_folder(os.environ),
+            reports=_reports(),
             profile=compiled.plan.profile.name,
             fingerprint=compiled.plan.fingerprint,
             planned_environment=plan.environment,
         ),
     )
+
+
+def _reports() -> Path | None:
+    try:
+        return reports_folder(os.environ)
+    except RuntimeError as error:
+        say(f"no reports will be written when the engine ends: {error}", "set XDG_STATE_HOME")
+        return None

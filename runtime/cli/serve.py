@@ -158,21 +158,23 @@ class _Serving:
         death = self._engine.death
         if death is None:
             return
+        self._exit_code = death.exit_code
+        self._server.should_exit = True
         if death.exit_code == ENGINE_DIED:
             # The first cause is the last line: it is what a service manager shows.
             say(f"hint: {death.hint}", None)
             say(f"the engine is dead: {death.cause}", None)
         else:
             say(death.cause, death.hint)
-        self._exit_code = death.exit_code
-        self._server.should_exit = True
         await asyncio.wait((listening,), timeout=LAST_WORDS_S)
         self._server.cut()
 
     def _on_signal(self, signum: int) -> None:
         name = signal.Signals(signum).name
         if self._engine.state == "dead":
-            return  # it has its own exit code, and its clients are being told
+            # It has its own exit code, and its clients are being told.
+            self._server.should_exit = True
+            return
         if self._engine.state == "restarting":
             self._log.info("%s: nothing runs, leaving", name)
             self._engine.leave()

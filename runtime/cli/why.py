@@ -1,6 +1,5 @@
 """`ft why`: the last time an engine stalled or died, in five lines."""
 
-import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -9,10 +8,7 @@ import msgspec
 from firmtoken.runtime.cli.failure import Failure, say
 from firmtoken.runtime.cli.report_text import five_lines
 from firmtoken.runtime.exit_codes import FAILED
-from firmtoken.runtime.server.report import Report, read_report, reports_folder
-
-END = re.compile(r"\d{4}-\d\d-\d\dT\d\d-\d\d-\d\dZ-(stall|death)-\d+")
-"""Name of a folder that tells of an engine's end; it begins with the time."""
+from firmtoken.runtime.server.report import END_NAME, Report, read_report, reports_folder
 
 
 def why(*, form: str, environ: Mapping[str, str]) -> int:
@@ -51,5 +47,5 @@ def _ends(folder: Path) -> Iterator[Path]:
     """Newest first."""
     if not folder.exists():
         return
-    named = (place for place in folder.iterdir() if END.fullmatch(place.name))
+    named = (place for place in folder.iterdir() if END_NAME.fullmatch(place.name))
     yield from sorted(named, key=lambda place: place.name, reverse=True)

@@ -144,6 +144,7 @@ class Interpreter:
         """After `LaunchFailed`: nothing is in flight any more, and nothing is held."""
         self._streams.recover()
         self.held.clear()
+        self.position.words[self._main_word] = 0
 
     def bind(self, name: str, cut: Cut) -> Bound:
         """The program bound to launches of these sizes: kept for those of planned sizes, the last few otherwise."""

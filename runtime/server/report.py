@@ -1,5 +1,6 @@
 """Reports: what an engine was doing when it stalled or died, or now; one folder each, newest kept."""
 
+import re
 import shutil
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -10,6 +11,8 @@ import msgspec
 SCHEMA = "firmtoken.report/1"
 NUM_KEPT = 20
 REPORT_FILE = "report.json"
+END_NAME = re.compile(r"\d{4}-\d\d-\d\dT\d\d-\d\d-\d\dZ-(stall|death)-\d+")
+"""Folder of an engine's end; it begins with the time."""
 
 
 class StreamReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,15 +109,20 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def state_folder(environ: Mapping[str, str]) -> Path:
-    """Where this program keeps what it writes about itself: XDG_STATE_HOME, or ~/.local/state."""
+    """Where this program keeps what it writes about itself: XDG_STATE_HOME, or ~/.local/state.
+
+    Raises `RuntimeError` for a user without a home.
+    """
     base = environ.get("XDG_STATE_HOME")
     # The XDG standard: a path that is not absolute does not count.
-    root = Path(base) if base and Path(base).is_absolute() else Path.home() / ".local" / "state"
-    return root / "firmtoken"
+    if base and Path(base).is_absolute():
+        return Path(base) / "firmtoken"
+    home = environ.get("HOME")
+    return (Path(home) if home else Path.home()) / ".local" / "state" / "firmtoken"
 
 
 def reports_folder(environ: Mapping[str, str]) -> Path:
-    """Where reports are."""
+    """Where reports are; raises `RuntimeError` for a user without a home."""
     return state_folder(environ) / "reports"
 
 
@@ -142,7 +150,7 @@ def read_report(place: Path) -> Report:
 
 def latest_report(folder: Path) -> Path | None:
     """The newest folder of an engine's end, of which there is a whole report."""
-    ends = [place for place in _reports(folder) if "-dump-" not in place.name]
+    ends = _reports(folder)
     return ends[-1] if ends else None
 
 
@@ -152,10 +160,11 @@ def now_text() -> str:
 
 
 def _reports(folder: Path) -> list[Path]:
-    """Oldest first."""
+    """Oldest first; what is not named like a report of an engine's end is not ours."""
     if not folder.is_dir():
         return []
-    found = [place for place in folder.iterdir() if (place / REPORT_FILE).is_file()]
+    named = (place for place in folder.iterdir() if END_NAME.fullmatch(place.name))
+    found = [place for place in named if (place / REPORT_FILE).is_file()]
     return sorted(found, key=lambda place: ((place / REPORT_FILE).stat().st_mtime_ns, place.name))
 
 

@@ -24,15 +24,17 @@ def draw_probes(seed: int, longest: int) -> tuple[Ask, ...]:
     texts = Texts(draw)
     system = [{"role": "system", "content": "You explain words. " + texts.english(350)}]
     chats: dict[str, list[dict[str, str]]] = {}
-    for number in range(8):
-        chats[f"question {number}"] = [_user(texts.question())]
-        chats[f"shared {number}"] = [*system, _user(texts.question())]
-    talk = [_user(texts.question())]
     for number in range(4):
-        talk = [*talk, {"role": "assistant", "content": texts.english(40)}, _user(texts.question())]
+        chats[f"question {number}"] = [_user(texts.question())]
+    for number in range(8):
+        chats[f"shared {number}"] = [*system, _user(texts.english(40))]
+    talk = [_user(texts.english(20))]
+    for number in range(4):
+        talk = [*talk, {"role": "assistant", "content": texts.english(40)}]
+        talk = [*talk, _user(texts.english(20))]
         chats[f"turn {number}"] = talk
     for number, size in enumerate((longest // 8, longest // 4, longest // 2)):
-        chats[f"long {number}"] = [_user(f"{texts.english(size)}\n{texts.question()}")]
+        chats[f"long {number}"] = [_user(texts.english(size))]
     for number in range(3):
         chats[f"script {number}"] = [_user(texts.any(300) + texts.question())]
     probes = [
@@ -42,8 +44,9 @@ def draw_probes(seed: int, longest: int) -> tuple[Ask, ...]:
     for number in range(4):
         body = {"messages": [_user(texts.question())], "temperature": 0.7, "seed": number}
         probes.append(_probe(f"sampled {number}", CHAT, body))
-    for number in range(4):
-        body = {"prompt": texts.english(30 + 60 * number), "temperature": 0}
+    # No questions: how these go on depends on all that came before, so that a wrong state shows.
+    for number in range(12):
+        body = {"prompt": texts.english(30 + 30 * number), "temperature": 0, "ignore_eos": True}
         probes.append(_probe(f"completion {number}", COMPLETIONS, body))
     return tuple(probes)
 

@@ -33,9 +33,11 @@ class Usage:
 class ServedProcess:
     """A running server; `stop` must be called."""
 
-    def __init__(self, profile: str, overrides: Sequence[str], folder: Path) -> None:
+    def __init__(
+        self, profile: str, overrides: Sequence[str], folder: Path, *, debug: bool
+    ) -> None:
         command = [sys.executable, "-P", "-m", "firmtoken.runtime.cli.run", "run", profile]
-        command += ["--port", "0"]
+        command += ["--port", "0", *(["--debug"] if debug else [])]
         for override in overrides:
             command += ["--set", override]
         folder.mkdir(parents=True, exist_ok=True)

@@ -57,6 +57,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE")
     parser.add_argument("--bound", type=float, default=180, help="seconds to the end of an answer")
     parser.add_argument("--kill-engine-every", type=float, metavar="SECONDS")
+    parser.add_argument("--debug", action="store_true", help="`ft run --debug`: check invariants")
     parser.add_argument("--out", type=Path, help="folder for log and report")
     return parser.parse_args()
 
@@ -73,7 +74,9 @@ class Soak:
         """The report."""
         began = time.monotonic()
         probes = self._probes()
-        server = ServedProcess(self._options.profile, self._options.set, self._folder)
+        server = ServedProcess(
+            self._options.profile, self._options.set, self._folder, debug=self._options.debug
+        )
         try:
             numbers, rests = await self._load(server, probes)
         finally:
@@ -102,7 +105,7 @@ class Soak:
     def _probes(self) -> tuple[Ask, ...]:
         """Answers of a server without a cache, without load."""
         overrides = [*self._options.set, "cache.type=none"]
-        lone = ServedProcess(self._options.profile, overrides, self._folder / "alone")
+        lone = ServedProcess(self._options.profile, overrides, self._folder / "alone", debug=False)
         try:
             with httpx.Client(base_url=lone.address, timeout=120) as http:
                 context = http.get("/health").json()["effective_context"]

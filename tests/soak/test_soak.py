@@ -16,7 +16,15 @@ SMALL = ("serving.context=4k", "serving.pool=4k", "serving.queue=24")
 @pytest.mark.timeout(900)
 @pytest.mark.report(30, 39, 41, 42, 53)
 def test_two_minutes_of_soak_find_no_fault(tmp_path: Path) -> None:
-    command = [sys.executable, str(SOAK), "--minutes", str(MINUTES), "--out", str(tmp_path)]
+    command = [
+        sys.executable,
+        str(SOAK),
+        "--minutes",
+        str(MINUTES),
+        "--debug",
+        "--out",
+        str(tmp_path),
+    ]
     for override in SMALL:
         command += ["--set", override]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

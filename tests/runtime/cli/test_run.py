@@ -251,6 +251,21 @@ def test_restarts_that_are_used_up_end_the_run_with_4_and_the_first_cause_last(
     assert len(reports) == 2 and all((Path(place) / "report.json").is_file() for place in reports)
 
 
+def test_a_stderr_that_is_full_does_not_keep_a_dead_engines_server() -> None:
+    with Path("/dev/full").open("w") as full:
+        process = subprocess.Popen(
+            [sys.executable, str(RUN_FAKE), '{"die_after": 1}', "run", "tiny-cpu", "--port", "0"],
+            stdout=subprocess.PIPE,
+            stderr=full,
+            text=True,
+        )
+        assert process.stdout is not None
+        with process.stdout:
+            ready = next(line for line in process.stdout if line.startswith("ready"))
+            httpx.post(f"{ready.split()[1]}/v1/completions", json=BODY)
+            assert process.wait(timeout=20) == 4
+
+
 def test_a_signal_while_the_engine_restarts_ends_the_run_at_once(
     start: Start, tmp_path: Path
 ) -> None:

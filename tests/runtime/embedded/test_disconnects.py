@@ -16,17 +16,17 @@ import pytest
 
 NOUNS = Path(__file__).resolve().parents[3] / "profiles/weights/tiny-moe/training/nouns.json"
 CHAT = "/v1/chat/completions"
+COMPLETIONS = "/v1/completions"
 NUM_REQUESTS = 500
 NUM_CLIENTS = 16
-NUM_QUESTIONS = 20
+NUM_TEXTS = 20
 NEW_TOKENS = 5
 CONTEXT = 4096
 QUIET_S = 10.0
 PATIENCE_S = 150.0
 STILL_S = 1.0
-LONG_WORDS = 250
+SHORT_ENTRIES, LONG_ENTRIES = 2, 25
 MUCH = 1000
-SYSTEM = "You explain English words briefly and kindly to people who learn the language. " * 6
 
 Way = Literal["before anything", "in its prefill", "in its decode", "without a stream"]
 WAYS: tuple[Way, ...] = (
@@ -58,33 +58,40 @@ class Held:
     threads: int
 
 
-def body_of(question: str, *, stream: bool, output: int = NEW_TOKENS) -> dict[str, Any]:
-    messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": question}]
-    return {"messages": messages, "max_tokens": output, "temperature": 0, "stream": stream}
+def known(text: str, *, stream: bool) -> dict[str, Any]:
+    """No question: its continuation depends on all that came before, so that a wrong state shows."""
+    body = {"prompt": text, "max_tokens": NEW_TOKENS, "temperature": 0}
+    return {**body, "ignore_eos": True, "stream": stream}
 
 
-def endless(words: str, *, stream: bool) -> dict[str, Any]:
+def endless(text: str, way: Way) -> dict[str, Any]:
     """What would hold its pages for a long time if nobody aborted it."""
-    return {**body_of(words, stream=stream, output=MUCH), "ignore_eos": True}
+    body = {"max_tokens": MUCH, "ignore_eos": True, "stream": way != "without a stream"}
+    if way == "in its prefill":  # chats say when they are admitted
+        return {**body, "messages": [{"role": "user", "content": text}]}
+    return {**body, "prompt": text}
 
 
 @pytest.fixture(scope="module")
-def nouns() -> list[str]:
-    return sorted(json.loads(NOUNS.read_text()))
+def entries() -> list[str]:
+    """Of a dictionary."""
+    nouns: dict[str, list[str]] = json.loads(NOUNS.read_text())
+    return [f"{noun}: {gloss}." for noun, glosses in nouns.items() for gloss in glosses]
 
 
 @pytest.fixture(scope="module")
-def cold(serve: Callable[..., Any], nouns: list[str]) -> dict[str, str]:
-    """Question to answer, by a server that caches nothing and has nobody else to serve."""
+def cold(serve: Callable[..., Any], entries: list[str]) -> dict[str, str]:
+    """Text to continuation, by a server that caches nothing and has nobody else to serve."""
+    draw = random.Random(42)
     answers = {}
     with (
         serve("tiny-cpu", "serving.context=4k", "cache.type=none") as address,
         httpx.Client(base_url=address, timeout=PATIENCE_S) as http,
     ):
-        for noun in nouns[:NUM_QUESTIONS]:
-            question = f"What does {noun} mean?"
-            answer = http.post(CHAT, json=body_of(question, stream=False)).json()
-            answers[question] = answer["choices"][0]["message"]["content"]
+        for _ in range(NUM_TEXTS):
+            text = " ".join(draw.sample(entries, 8))
+            answer = http.post(COMPLETIONS, json=known(text, stream=False)).json()
+            answers[text] = answer["choices"][0]["text"]
     return answers
 
 
@@ -104,20 +111,20 @@ def before(address: str, cold: dict[str, str]) -> list[Held]:
 
 
 @pytest.fixture(scope="module")
-def load(address: str, before: list[Held], cold: dict[str, str], nouns: list[str]) -> Load:
+def load(address: str, before: list[Held], cold: dict[str, str], entries: list[str]) -> Load:
     """All 500; nothing of theirs is open when this is done."""
     load = Load()
-    asyncio.run(run_all(address, cold, nouns, load))
+    asyncio.run(run_all(address, cold, entries, load))
     return load
 
 
-async def survive_all(address: str, questions: list[str]) -> None:
+async def survive_all(address: str, texts: list[str]) -> None:
     async with httpx.AsyncClient(base_url=address, timeout=PATIENCE_S) as http:
-        asks = [http.post(CHAT, json=body_of(each, stream=False)) for each in questions]
+        asks = [http.post(COMPLETIONS, json=known(each, stream=False)) for each in texts]
         assert {reply.status_code for reply in await asyncio.gather(*asks)} == {200}
 
 
-async def run_all(address: str, cold: dict[str, str], nouns: list[str], load: Load) -> None:
+async def run_all(address: str, cold: dict[str, str], entries: list[str], load: Load) -> None:
     draw = random.Random(41)
     leaves = [number < NUM_REQUESTS // 3 for number in range(NUM_REQUESTS)]
     draw.shuffle(leaves)
@@ -126,10 +133,10 @@ async def run_all(address: str, cold: dict[str, str], nouns: list[str], load: Lo
     async def client(http: httpx.AsyncClient) -> None:
         for number, is_leaving in rest:
             if is_leaving:
-                await leave(http, WAYS[number % len(WAYS)], draw, nouns, load)
+                await leave(http, WAYS[number % len(WAYS)], draw, [*cold], entries, load)
             else:
-                question = draw.choice([*cold])
-                await survive(http, question, cold[question], draw, load)
+                text = draw.choice([*cold])
+                await survive(http, text, cold[text], draw, load)
 
     limits = httpx.Limits(max_connections=None, keepalive_expiry=2)
     async with httpx.AsyncClient(base_url=address, timeout=PATIENCE_S, limits=limits) as http:
@@ -137,39 +144,43 @@ async def run_all(address: str, cold: dict[str, str], nouns: list[str], load: Lo
 
 
 async def survive(
-    http: httpx.AsyncClient, question: str, wanted: str, draw: random.Random, load: Load
+    http: httpx.AsyncClient, text: str, wanted: str, draw: random.Random, load: Load
 ) -> None:
     stream = draw.random() < 0.5
-    reply = await http.post(CHAT, json=body_of(question, stream=stream))
+    reply = await http.post(COMPLETIONS, json=known(text, stream=stream))
     assert reply.status_code == 200, reply.text
     if stream:
         *events, end = reply.text.strip().split("\n\n")
         assert end == "data: [DONE]"
         choices = [json.loads(event.removeprefix("data: "))["choices"][0] for event in events]
-        text = "".join(choice["delta"].get("content") or "" for choice in choices)
-        reason = choices[-1]["finish_reason"]
     else:
-        [choice] = reply.json()["choices"]
-        text, reason = choice["message"]["content"], choice["finish_reason"]
-    assert reason in ("stop", "length")
-    if text == wanted:
+        choices = reply.json()["choices"]
+    found = "".join(choice["text"] for choice in choices)
+    assert choices[-1]["finish_reason"] == "length"
+    if found == wanted:
         load.num_right += 1
     else:
-        load.wrong.append((wanted, text))
+        load.wrong.append((wanted, found))
 
 
 async def leave(
-    http: httpx.AsyncClient, way: Way, draw: random.Random, nouns: list[str], load: Load
+    http: httpx.AsyncClient,
+    way: Way,
+    draw: random.Random,
+    texts: list[str],
+    entries: list[str],
+    load: Load,
 ) -> None:
     """Ask for much, and go away at a random moment of what the way says."""
     heard = ["nothing"]
-    words = " ".join(draw.choices(nouns, k=LONG_WORDS if way == "in its prefill" else 20))
-    body = endless(words, stream=way != "without a stream")
+    more = " ".join(draw.choices(entries, k=LONG_ENTRIES if "prefill" in way else SHORT_ENTRIES))
+    body = endless(f"{draw.choice(texts)} {more}", way)
+    path = CHAT if "messages" in body else COMPLETIONS
     patience = draw.random() * {"before anything": 0.3, "without a stream": 1.5}.get(way, 0.3)
     waits_for = {"in its prefill": "role", "in its decode": "text"}.get(way, "nothing")
     leaving = asyncio.timeout(patience if waits_for == "nothing" else None)
     try:
-        async with leaving, http.stream("POST", CHAT, json=body) as reply:
+        async with leaving, http.stream("POST", path, json=body) as reply:
             assert reply.status_code == 200
             async for line in reply.aiter_lines():
                 if line.startswith("data: {"):
@@ -185,8 +196,9 @@ async def leave(
 
 def note(event: dict[str, Any], heard: list[str]) -> None:
     assert "error" not in event
-    delta = event["choices"][0]["delta"]
-    heard.append("text" if delta.get("content") else heard[-1] if len(heard) > 1 else "role")
+    [choice] = event["choices"]
+    text = choice["text"] if "text" in choice else choice["delta"].get("content")
+    heard.append("text" if text or "text" in heard else "role")
 
 
 def wait_quiet(address: str) -> dict[str, Any]:
@@ -253,7 +265,7 @@ def test_all_pages_and_slots_are_free_after_a_third_left(
         plan = http.get("/v1/plan").json()
         assert stats["state_slots_free"] == plan["kv_cache"]["state_slots"] - 1
         whole = {"prompt": [300] * (CONTEXT - 1), "max_tokens": 1}
-        assert http.post("/v1/completions", json=whole).status_code == 200
+        assert http.post(COMPLETIONS, json=whole).status_code == 200
 
 
 @pytest.mark.report(41, 42)

@@ -26,6 +26,10 @@ class StepFailed(Exception):
     """A launch failed; whatever it worked on is lost."""
 
 
+class FailedBefore(StepFailed):
+    """It failed before it began: nobody lost anything."""
+
+
 @dataclass(slots=True)
 class Request:
     """What the simulation knows of one request."""
@@ -141,10 +145,11 @@ class Simulation:
         preempted = self.scheduler.preemptions
         work = self.scheduler.schedule()
         self.read(self.scheduler.collect())
-        try:
+        if self.not_parked:  # of those that gave way: what was scheduled has not begun
+            self.scheduler.abandon_span()
+            self.recover()
+        else:
             self.run_work(work)
-        except StepFailed:
-            self.end_what_failed()
         if work is None:
             # The only decoding sequence may have given way to one that prefills: the next step is a span.
             gave_way = self.scheduler.preemptions > preempted
@@ -154,16 +159,22 @@ class Simulation:
             check_invariants(self.scheduler)
 
     def run_work(self, work: Span | Decode | None) -> None:
-        self.go_on()
-        if isinstance(work, Span):
-            self.run_span(work)
-        elif work is not None:
-            self.run_decode(work)
-        self.go_on()
+        try:
+            if isinstance(work, Span):
+                self.run_span(work)
+            elif work is not None:
+                self.run_decode(work)
+            self.go_on()
+        except FailedBefore:
+            self.scheduler.abandon_span()
+            self.end(())
+        except StepFailed:
+            self.end((*self.scheduler.abandon_span(), *self.decoding))
 
     def run_span(self, span: Span) -> None:
         """Yields first and computes at the end: whatever is overwritten in between shows."""
         assert span.num_tokens <= self.limits.prefill_span
+        self.maybe_fail(FailedBefore)
         for _ in range(int(self.random.random() * 5)):
             if self.random.random() < self.abort:
                 self.leave()
@@ -173,7 +184,7 @@ class Simulation:
             elif self.random.random() < self.arrive_at_yields:
                 self.arrive()
             self.decode_between()
-        self.maybe_fail()
+        self.maybe_fail(StepFailed)
         tokens: dict[int, int] = {}
         for piece in span.kept:
             marks = self.requests[piece.sequence.request_id].marks
@@ -189,7 +200,11 @@ class Simulation:
         decode = self.scheduler.decode_at_yield()
         if decode is not None:
             self.seen["decode at a yield"] += 1
-            self.run_decode(decode)
+            try:
+                self.run_decode(decode)
+            except FailedBefore as failed:  # not of this batch; but the span around it is lost
+                self.decoding = ()
+                raise StepFailed from failed
             self.read(self.scheduler.collect())
             self.go_on()
 
@@ -198,7 +213,8 @@ class Simulation:
         assert len(decode.sequences) <= decode.size
         assert decode.size in self.limits.graph_batch_sizes
         self.decoding = decode.sequences
-        self.maybe_fail()
+        self.maybe_fail(FailedBefore)
+        self.maybe_fail(StepFailed)
         self.decoding = ()
         tokens = {}
         for sequence in decode.sequences:
@@ -207,9 +223,10 @@ class Simulation:
         kept = tuple(sequence for sequence in decode.sequences if not self.maybe_end(sequence))
         self.scheduler.complete_decode(replace(decode, sequences=kept), tokens)
 
-    def maybe_fail(self) -> None:
+    def maybe_fail(self, kind: type[StepFailed]) -> None:
         if self.random.random() < self.fail:
-            raise StepFailed
+            self.seen[kind.__name__] += 1
+            raise kind
 
     def maybe_end(self, sequence: Sequence) -> bool:
         """Its logits are not finite: as `Engine` answers it."""
@@ -217,8 +234,7 @@ class Simulation:
             return False
         self.seen["not finite"] += 1
         self.scheduler.fail(sequence, FAILED)
-        self.scheduler.holdings.retire_cache()
-        self.device.lose_all_but(self.scheduler.running)
+        self.distrust()
         return True
 
     def park(self, moves: tuple[tuple[int, int], ...]) -> None:
@@ -233,13 +249,21 @@ class Simulation:
         if self.not_parked:
             raise StepFailed
 
-    def end_what_failed(self) -> None:
-        """As `Engine` answers a launch that failed; from then on nothing but what somebody runs on is what it was."""
-        self.seen["failed"] += 1
-        for sequence in (*self.scheduler.abandon_span(), *self.decoding):
+    def end(self, sequences: tuple[Sequence, ...]) -> None:
+        """As `Engine` answers a launch that failed: these are lost, nobody else."""
+        for sequence in sequences:
             self.scheduler.fail(sequence, FAILED)
+        self.recover()
+
+    def recover(self) -> None:
         self.decoding, self.not_parked = (), False
-        self.scheduler.holdings.retire_cache()
+        self.distrust()
+        for request in self.requests.values():  # a decode step may be lost: no token is due
+            request.token_at = None
+
+    def distrust(self) -> None:
+        """From now on nothing but what somebody runs on is what it was."""
+        self.scheduler.distrust_cache()
         self.device.lose_all_but(self.scheduler.running)
 
     def read(self, messages: list[Up]) -> None:

@@ -144,6 +144,8 @@ def test_a_decode_step_that_fails_inside_a_span_ends_both_and_nobody_else(scene:
         scene.step()
     bench.at_poll = lambda: None
     assert bench.engine.scheduler.open_span is None and not bench.interpreter.held
+    interpreter = bench.interpreter
+    assert interpreter.position.words[interpreter._main_word] == 0  # nothing runs
     ended = [message.request_id for message in bench.messages if isinstance(message, Done)][-2:]
     assert sorted(ended) == [11, 14]
     bench.drain()

@@ -18,11 +18,7 @@ PLACES = (
     ("embed", "prefill", None),
     ("gdn", "prefill", 1),
     ("qk_norm_rope_kv", "prefill", 3),
-    ("attention", "prefill", 7),
-    ("moe_down", "prefill", 5),
-    ("restore", "prefill", 4),
     ("fetch", "prefill", 2),
-    ("embed", "decode", None),
     ("gdn", "decode", 6),
     ("qk_norm_rope_kv", "decode", 7),
     ("attention", "decode", 3),
@@ -44,7 +40,7 @@ class Scene:
         self.bench.interpreter.faults._num_launches[place] = NEVER - 1
 
     def add(self, request_id: int) -> None:
-        self.bench.add(request_id, self.prompts[request_id % 10], 10)
+        self.bench.add(request_id, self.prompts[request_id % 10], 6)
 
     def right(self, request_id: int) -> bool:
         return self.bench.text(request_id) == self.texts[request_id % 10]
@@ -61,8 +57,8 @@ def with_faults(plan: Plan) -> Plan:
 @pytest.fixture(scope="module")
 def scene(start_for_module, prompt: Prompt) -> Scene:
     bench = start_for_module("tiny-cpu", "serving.context=512", change=with_faults)
-    prompts = {1: prompt(70, 1), 2: prompt(90, 2), 3: prompt(490, 3), 4: prompt(20, 4)}
-    texts = {who: bench.ask(text, 10) for who, text in prompts.items()}
+    prompts = {1: prompt(70, 1), 2: prompt(90, 2), 4: prompt(20, 4)}
+    texts = {who: bench.ask(text, 6) for who, text in prompts.items()}
     return Scene(bench=bench, prompts=prompts, texts=texts)
 
 
@@ -92,7 +88,7 @@ def test_a_request_with_strange_logits_ends_and_leaves_nothing_behind(
     stats = bench.engine.stats()
     assert stats.pages_free == stats.pages_total and stats.pages_cached == 0
     # Four at once use every state slot and the pages that came back last, each page to a part; then the same prompt.
-    for wave in ((14, 24, 34, 44), (11,), (13, 21)):
+    for wave in ((14, 24, 34, 44), (11,)):
         for who in wave:
             scene.add(first + who)
         bench.drain()

@@ -219,7 +219,7 @@ def test_old_reports_are_forgotten_and_the_newest_end_is_found(
     dump = _in_loop(running, running.service.engine.dump)
     for number in range(NUM_KEPT + 3):
         report = msgspec.structs.replace(
-            dump, kind="death" if number == 4 else "dump", engine_pid=number
+            dump, kind="death" if number % 2 else "stall", engine_pid=number
         )
         write_report(folder, report, b"{}")
         os.utime(
@@ -228,8 +228,8 @@ def test_old_reports_are_forgotten_and_the_newest_end_is_found(
     kept = sorted(int(place.name.rsplit("-", 1)[1]) for place in folder.iterdir())
     assert kept == list(range(3, NUM_KEPT + 3))
     newest = latest_report(folder)
-    assert newest is not None and newest.name.endswith("-death-4")
-    (folder / "zz-death-99").mkdir()  # a folder without a whole report is none
+    assert newest is not None and newest.name.endswith("-stall-22")
+    (folder / "2099-01-01T00-00-00Z-death-99").mkdir()  # a folder without a whole report is none
     assert latest_report(folder) == newest
     assert latest_report(tmp_path / "nowhere") is None
 
