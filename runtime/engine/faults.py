@@ -55,23 +55,29 @@ class Faults:
         operands: Mapping[str, Operand],
         batch: Batch,
     ) -> Any:
-        due = [fault for number, fault in found if self._is_due(number, fault)]
-        for fault in due:
-            happen(fault)
+        due = [(number, fault) for number, fault in found if self._is_due(number, fault)]
+        for number, fault in due:
+            if fault.kind != "corrupt":
+                self._position.spend(number)
+                happen(fault)
         result = call(batch)
-        if any(fault.kind == "corrupt" for fault in due):
-            corrupt(op, operands, batch)
+        for number, fault in due:
+            if fault.kind == "corrupt":
+                self._corrupt(number, op, operands, batch)
         return result
 
     def _is_due(self, number: int, fault: Fault) -> bool:
-        """Counts the launch; a fault that is due is spent."""
+        """Counts the launch."""
         if not self.armed:
             return False
         self._num_launches[number] += 1
-        if self._num_launches[number] != fault.step or number in self._position.spent():
-            return False
-        self._position.spend(number)
-        return True
+        return self._num_launches[number] == fault.step and number not in self._position.spent()
+
+    def _corrupt(self, number: int, op: str, operands: Mapping[str, Operand], batch: Batch) -> None:
+        if corrupt(op, operands, batch):
+            self._position.spend(number)
+        else:
+            self._num_launches[number] -= 1  # nothing was missing: the next fetch is meant
 
 
 def happen(fault: Fault) -> None:
@@ -93,11 +99,11 @@ def happen(fault: Fault) -> None:
         case "slow":
             time.sleep(fault.seconds)
         case "corrupt":
-            pass  # once it has run
+            raise AssertionError("this happens after the launch")
 
 
-def corrupt(op: str, operands: Mapping[str, Operand], batch: Batch) -> None:
-    """Turns the floats that this launch wrote to NaN; what is others' stays."""
+def corrupt(op: str, operands: Mapping[str, Operand], batch: Batch) -> bool:
+    """Turns the floats that this launch wrote to NaN; what is others' stays. Whether there were any."""
     written = [name.rstrip("?") for name in find_op(op).writes]
     num_filled = 0
     for name in written:
@@ -115,7 +121,8 @@ def corrupt(op: str, operands: Mapping[str, Operand], batch: Batch) -> None:
             else:
                 operand[rows] = torch.nan
             num_filled += 1
-    assert num_filled, f"a launch of `{op}` wrote nothing that can be NaN"
+    assert num_filled or op == "fetch", f"`{op}` writes nothing that can be NaN"
+    return num_filled > 0
 
 
 def _fetched(place: ExpertSlots, miss: Operand) -> Iterator[int]:

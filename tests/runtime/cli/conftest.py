@@ -1,4 +1,14 @@
-"""A report as the server writes it."""
+"""`ft run` with a scripted engine, and a report as the server writes it."""
+
+import json
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +21,7 @@ from firmtoken.runtime.server.report import (
     ThreadReport,
 )
 
+RUN_FAKE = Path(__file__).with_name("run_fake.py")
 STEPS = (("prefill", 512, 1, 903.4), *(("decode", 4, 4, 11.25),) * 20, ("prefill", 2048, 3, None))
 
 
@@ -84,3 +95,78 @@ def stalled() -> Report:
         exit=None,
         output=("loading", "a warning of a library"),
     )
+
+
+class Process:
+    """A started `ft run`."""
+
+    def __init__(self, script: dict[str, object], arguments: tuple[str, ...]) -> None:
+        self.popen = subprocess.Popen(
+            [sys.executable, str(RUN_FAKE), json.dumps(script), "run", *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.output: list[str] = []
+        self.errors: list[str] = []
+        self.threads = [
+            threading.Thread(target=self._keep, args=(stream, lines))
+            for stream, lines in (
+                (self.popen.stdout, self.output),
+                (self.popen.stderr, self.errors),
+            )
+        ]
+        for thread in self.threads:
+            thread.start()
+
+    def _keep(self, stream: Any, lines: list[str]) -> None:
+        with stream:
+            lines.extend(iter(stream.readline, ""))
+
+    def wait_for(self, lines: list[str], pattern: str) -> str:
+        end = time.monotonic() + 30
+        while time.monotonic() < end:
+            for line in list(lines):
+                if found := re.search(pattern, line):
+                    return found[0]
+            time.sleep(0.01)
+        raise AssertionError(f"no {pattern!r} in {self.output + self.errors}")
+
+    def ready(self) -> str:
+        return self.wait_for(self.output, r"(?<=^ready )\S+")
+
+    def engine_pid(self) -> int:
+        return int(self.wait_for(self.errors, r"(?<=engine process )\d+"))
+
+    def signal(self, signum: int) -> None:
+        self.popen.send_signal(signum)
+
+    def exit_code(self, seconds: float = 20) -> int:
+        code = self.popen.wait(seconds)
+        for thread in self.threads:
+            thread.join(5)
+        assert "Traceback" not in "".join(self.errors)
+        return code
+
+    def close(self) -> None:
+        self.popen.kill()
+        self.popen.wait()
+        for thread in self.threads:
+            thread.join(5)
+
+
+Start = Callable[..., Process]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    started: list[Process] = []
+
+    def begin(script: dict[str, object] | None = None, *arguments: str) -> Process:
+        given = arguments or ("tiny-cpu", "--port", "0")
+        started.append(Process(script or {}, given))
+        return started[-1]
+
+    yield begin
+    for process in started:
+        process.close()

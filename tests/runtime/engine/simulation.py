@@ -223,14 +223,18 @@ class Simulation:
         kept = tuple(sequence for sequence in decode.sequences if not self.maybe_end(sequence))
         self.scheduler.complete_decode(replace(decode, sequences=kept), tokens)
 
+    def fails(self) -> bool:
+        """Draws nothing where nothing fails, so that outcomes there depend on less."""
+        return self.fail > 0 and self.random.random() < self.fail
+
     def maybe_fail(self, kind: type[StepFailed]) -> None:
-        if self.random.random() < self.fail:
+        if self.fails():
             self.seen[kind.__name__] += 1
             raise kind
 
     def maybe_end(self, sequence: Sequence) -> bool:
         """Its logits are not finite: as `Engine` answers it."""
-        if self.random.random() >= self.fail:
+        if not self.fails():
             return False
         self.seen["not finite"] += 1
         self.scheduler.fail(sequence, FAILED)
@@ -238,7 +242,7 @@ class Simulation:
         return True
 
     def park(self, moves: tuple[tuple[int, int], ...]) -> None:
-        if self.random.random() < self.fail:
+        if self.fails():
             self.seen["not parked"] += 1
             self.not_parked = True
             raise NotParked
