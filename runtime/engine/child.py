@@ -19,6 +19,7 @@ from firmtoken.compiler.plan_json import BadPlan, plan_from_json
 from firmtoken.compiler.verify import verify
 from firmtoken.runtime.engine.channel import Channel
 from firmtoken.runtime.engine.engine import Engine
+from firmtoken.runtime.engine.failures import EngineBroken
 from firmtoken.runtime.engine.launches import NoKernel
 from firmtoken.runtime.engine.loading import NoFolder, checkpoint_folder, load_weights
 from firmtoken.runtime.engine.messages import Abort, Add, Down, Fault, Progress, Ready, Start, Stop
@@ -82,6 +83,7 @@ def start(channel: Channel, message: Start, clock: Clock, position: Position) ->
     warm_up(plan, interpreter)
     position.least_ns = 0
     server = Server(channel, plan, interpreter, debug=message.debug)
+    channel.put(server.engine.stats())
     channel.send(
         Ready(
             load_s=loaded_at - begun,
@@ -174,6 +176,8 @@ def describe(error: Exception) -> Fault:
             code, hint = REFUSED, "free memory, or ask for less under `hardware`"
         case LoadError() | NoFolder() | NotFinite():
             code, hint = FAILED, error.hint
+        case EngineBroken():
+            code, hint = ENGINE_DIED, "the stack is in the log; please report it"
         case _:
             code, hint = ENGINE_DIED, "the stack is in the log; please report it"
             return Fault(

@@ -92,7 +92,10 @@ class Admitted(msgspec.Struct, frozen=True, tag="admitted"):
 
 
 class Preempted(msgspec.Struct, frozen=True, tag="preempted"):
-    """The request gave its pages to an older one and waits again; it keeps its text and resumes by itself."""
+    """The request gave its pages back and waits again; it keeps its text and resumes by itself.
+
+    It made room for an older one, or starts over without a snapshot that was never written.
+    """
 
     request_id: int
 

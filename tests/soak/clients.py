@@ -171,7 +171,7 @@ class Clients:
 
     async def _herd(self, exchange: Exchange) -> None:
         """As many as may run outgrow what was reserved for them together: in a small pool the youngest give way."""
-        output = min(self._reserve + self._reserve // 5, self._context - 64)
+        output = min(self._reserve + self._reserve // 2, self._context - 64)
         asks = [self._whole(20, output, kind="herd") for _ in range(self._requests)]
         draws = [random.Random(f"{self._draw.random()}") for _ in asks]
         await asyncio.gather(

@@ -239,3 +239,22 @@ def is_gone(pid: int) -> bool:
     """Gone, or a zombie that nobody has collected: where process 1 is no init, nobody does."""
     stat = Path(f"/proc/{pid}/stat")
     return not stat.exists() or stat.read_text().rsplit(") ", 1)[1].startswith("Z")
+
+
+def test_a_prompt_that_fails_three_times_costs_one_restart_and_nobody_elses_answer(
+    serving: Callable[..., Serving],
+) -> None:
+    faults = [
+        {"kind": kind, "op": "attention", "program": "prefill", "step": step}
+        for kind, step in (("oom", 1), ("error", 2), ("oom", 3))
+    ]
+    running = serving(faults=faults)
+    long = "stone " * 150
+    said = [running.ask(long) for _ in range(3)]
+    assert [answer.status_code for answer in said] == [500, 500, 500]
+    assert "out of memory in `attention`" in said[0].json()["error"]["message"]
+    while running.health()["restarts"] < 1:
+        time.sleep(0.05)
+    running.until_ready()
+    assert running.ask(long).status_code == 200
+    assert "3 steps in a row failed" in running.report().cause
