@@ -117,7 +117,7 @@ def _check_places(scheduler: Scheduler) -> None:
     places = Counter(sequence.request_id for sequence in (*waiting, *members))
     for request_id, count in places.items():
         _require(count == 1, f"request {request_id} is in {count} places")
-    known = scheduler._sequences.keys()
+    known = {sequence.request_id for sequence in scheduler.sequences}
     _require(not known - places.keys(), f"requests {sorted(known - places.keys())} are nowhere")
     _require(not places.keys() - known, f"requests {sorted(places.keys() - known)} have ended")
     order = [(sequence.preemptions == 0, sequence.arrival) for sequence in waiting]

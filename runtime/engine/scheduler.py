@@ -50,6 +50,11 @@ class Scheduler:
         return not self._sequences
 
     @property
+    def sequences(self) -> tuple[Sequence, ...]:
+        """All that have not ended, by arrival."""
+        return tuple(self._sequences.values())
+
+    @property
     def running(self) -> tuple[Sequence, ...]:
         """Admitted sequences, oldest first."""
         return tuple(self.holdings.members)
@@ -102,7 +107,10 @@ class Scheduler:
             self.abort(request_id)
 
     def schedule(self) -> Span | Decode | None:
-        """The next step's work; None when there is nothing to compute."""
+        """The next step's work; None when there is nothing to compute now.
+
+        That may be while somebody waits: if the only one that could go on has just given way, the next call has work.
+        """
         self._admit()
         prefilling = self._in_phase(Phase.PREFILL)
         if prefilling and not (self._decode_is_due and self._in_phase(Phase.DECODE)):
@@ -159,15 +167,19 @@ class Scheduler:
         insort(self.waiting, sequence, key=lambda one: (one.preemptions == 0, one.arrival))
 
     def _admit(self) -> None:
+        ahead: list[Sequence] = []
         for sequence in tuple(self.waiting):
-            head = self.waiting[0]
-            if sequence is not head and head.passed >= self.limits.max_passes:
+            if any(one.passed >= self.limits.max_passes for one in ahead):
                 return
             shortage = self._try_to_admit(sequence)
             if isinstance(shortage, NoSequences | NoStateSlots):
                 return
-            if shortage is None and sequence is not head:
-                head.passed += 1
+            if shortage is not None:
+                ahead.append(sequence)
+                continue
+            # It counts for everybody who is passed: who gave way is the head, and would shield the second for ever.
+            for one in ahead:
+                one.passed += 1
         if self.waiting and not self.holdings.members:
             self._end(self.waiting[0], "error", "refused by an engine in which nothing runs")
 

@@ -55,7 +55,7 @@ class Sequence:
     """How often it was admitted."""
     preemptions: int = 0
     passed: int = 0
-    """How often a younger one passed while this was the head of the queue."""
+    """How often a younger one was admitted before it."""
     shortage: Shortage | None = None
     """Why it waits."""
     refused_at: int | None = None
