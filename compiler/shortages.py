@@ -3,10 +3,11 @@
 from firmtoken.compiler.errors import Refusal
 from firmtoken.compiler.fits import Fit, Fits, Shortage
 from firmtoken.compiler.frontier import largest_fit, last_resident
-from firmtoken.compiler.ledger import Line
 from firmtoken.compiler.quantities import exactly, shorthand, size
 
 CODE = "does_not_fit"
+NEGLIGIBLE = 100
+"""A line below this part of the whole is one of the others."""
 
 
 def refuse(fits: Fits, shortage: Shortage, most: int) -> Refusal:
@@ -69,7 +70,7 @@ def _refuse_slots(fits: Fits, shortage: Shortage, free: Fits, context: int) -> R
     return Refusal(
         field="experts.slots",
         message=_needs(shortage, f"`{fits.profile.experts.slots}` slots beside this context"),
-        hint=f"set `experts.slots` to at most {most}, or to `auto`",
+        hint=f"set `experts.slots` to at most {most}, or to `auto`; {_ledger(shortage)}",
         code=CODE,
     )
 
@@ -88,7 +89,7 @@ def _refuse_resident(
     return Refusal(
         field="experts.placement",
         message=_needs(shortage, f"all {fits.facts.total_experts:,} experts"),
-        hint=", or ".join(remedies) or "a device with more memory",
+        hint=f"{', or '.join(remedies) or 'a device with more memory'}; {_ledger(shortage)}",
         code=CODE,
     )
 
@@ -101,7 +102,7 @@ def _refuse_pool(fits: Fits, shortage: Shortage, freed: Fits) -> Refusal:
     return Refusal(
         field="serving.pool",
         message=_needs(shortage, f"a pool of `{asked}` tokens"),
-        hint=f"set `serving.pool` to at most {most}, or to `auto`",
+        hint=f"set `serving.pool` to at most {most}, or to `auto`; {_ledger(shortage)}",
         code=CODE,
     )
 
@@ -117,19 +118,18 @@ def _refuse_context(fits: Fits, shortage: Shortage, largest: Fit) -> Refusal:
     return Refusal(
         field="serving.context",
         message=_needs(shortage, what),
-        hint=f"set `serving.context` to at most {largest.context}{note}",
+        hint=f"set `serving.context` to at most {largest.context}{note}; {_ledger(shortage)}",
         code=CODE,
     )
 
 
 def _refuse_device(fits: Fits, shortage: Shortage) -> Refusal:
     fewer = " or fewer `serving.requests`" if fits.requests > 1 else ""
-    biggest = sorted(shortage.lines, key=lambda part: -part.bytes)[:3]
     return Refusal(
         field=fits.machine.memory_field,
         message=_needs(shortage, "even the smallest plan"),
         hint=f"it takes a device of {size(shortage.needed + fits.machine.reserve)}{fewer}; "
-        f"the largest parts are {_listed(biggest)}",
+        f"{_ledger(shortage)}",
         code=CODE,
     )
 
@@ -142,5 +142,10 @@ def _needs(shortage: Shortage, what: str) -> str:
     )
 
 
-def _listed(lines: list[Line]) -> str:
-    return ", ".join(f"{part.name} {size(part.bytes)}" for part in lines)
+def _ledger(shortage: Shortage) -> str:
+    """What the bytes that are needed are for, largest first; nothing is left out that would change the picture."""
+    lines = sorted(shortage.lines, key=lambda part: -part.bytes)
+    shown = [part for part in lines if part.bytes * NEGLIGIBLE >= shortage.needed]
+    rest = sum(part.bytes for part in lines) - sum(part.bytes for part in shown)
+    listed = [f"{part.name} {size(part.bytes)}" for part in shown]
+    return "needed are " + ", ".join((*listed, *([f"others {size(rest)}"] if rest else ())))

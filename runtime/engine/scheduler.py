@@ -260,7 +260,9 @@ class Scheduler:
             self._end(
                 wanting,
                 "error",
-                f"no page left for token {len(wanting.token_ids)} of the only running request",
+                f"no page left for token {len(wanting.token_ids)} of the only running request: "
+                f"{need(len(wanting.token_ids), 0, self.limits.page_size)} pages needed, "
+                f"{len(wanting.pages)} held, {self.holdings.available} available",
             )
             return
         self.holdings.offer([youngest])

@@ -180,7 +180,9 @@ def test_a_request_that_runs_alone_and_finds_no_page_ends_with_an_error() -> Non
     end = simulation.ends[0]
     assert (
         end.reason == "error"
-        and end.message == "no page left for token 25 of the only running request"
+        and end.message
+        == "no page left for token 25 of the only running request: "
+        "7 pages needed, 6 held, 0 available"
     )
 
 
