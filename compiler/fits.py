@@ -20,6 +20,7 @@ from firmtoken.compiler.ledger_lines import (
     expert_lines,
     fixed_lines,
     kv_line,
+    least_slots_line,
     ledger,
     num_pages,
     page_bytes,
@@ -212,7 +213,8 @@ class Fits:
         if asked != "auto":
             experts = exact_slots(self.facts, self.requests, asked, waves=self.candidates.waves)
             return self._checked(self._fit(context, pool, "offload", experts, span))
-        left = self.machine.budget - sum(part.bytes for part in self._lines(pool, "offload", span))
+        lines = self._lines(pool, "offload", span)
+        left = self.machine.budget - sum(part.bytes for part in lines)
         split = fill_slots(
             self.facts,
             self.requests,
@@ -220,13 +222,13 @@ class Fits:
             waves=self.candidates.waves,
         )
         if isinstance(split, NoSlots):
-            least = split.needed * self.candidates.slot_bytes
+            lines = (*lines, least_slots_line(self.candidates.slot_bytes, split.needed))
             return Shortage(
                 side="device",
                 placement="offload",
-                needed=self.machine.budget - left + least,
+                needed=sum(part.bytes for part in lines),
                 available=self.machine.budget,
-                lines=self._lines(pool, "offload", span),
+                lines=lines,
             )
         return self._fit(context, pool, "offload", split, span)
 

@@ -196,6 +196,18 @@ def expert_lines(slot_bytes: int, experts: ExpertSplit) -> tuple[Line, ...]:
     )
 
 
+def least_slots_line(slot_bytes: int, count: int) -> Line:
+    """What offloading takes at least, in a plan that is refused."""
+    return line(
+        "experts",
+        unit_bytes=slot_bytes,
+        count=count,
+        unit="slot",
+        kind="per_slot",
+        because="one slot a layer, staging and overflow: fewer cannot run",
+    )
+
+
 def bank_line(facts: ModelFacts, candidates: Candidates) -> Line:
     """Every expert, in host memory."""
     return line(

@@ -11,4 +11,6 @@ REFUSED = 3
 ENGINE_DIED = 4
 """The engine died, and its restarts are used up."""
 INTERRUPTED = 130
-"""By SIGINT before ready, or by the second one; SIGTERM gives 143."""
+"""By SIGINT before ready, or by the second one."""
+TERMINATED = 143
+"""Likewise, by SIGTERM."""

@@ -1,4 +1,4 @@
-"""Golden files: `pytest --update-cases` rewrites them, and review reads the difference."""
+"""What every test may use: golden files, which `pytest --update-cases` rewrites, and a state folder of no person."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path

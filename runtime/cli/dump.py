@@ -17,8 +17,6 @@ ROUTE = "/v1/dump"
 ANSWER_S = 10.0
 MAX_BYTES = 64 * 2**20
 STUCK = "`kill -USR1 PID` writes the stacks of a server that hangs to its stderr; `ft why` tells of its last end"
-
-
 FOREIGN = "is it a FirmToken server, and of this version?"
 
 

@@ -81,8 +81,7 @@ class LogFile(RotatingFileHandler):
         self._num_lost += 1
         if self._num_lost == 1:
             fault = sys.exc_info()[1]
-            with suppress(OSError):  # stderr may lie on that disk as well
-                say(f"`{self.path}` cannot be written, its lines are lost: {fault}", None)
+            say(f"`{self.path}` cannot be written, its lines are lost: {fault}", None)
 
     def _open(self) -> TextIOWrapper:
         stream = super()._open()

@@ -23,7 +23,7 @@ import rich_click as click
 
 from firmtoken import __version__
 from firmtoken.runtime.cli.failure import Failure, tell
-from firmtoken.runtime.exit_codes import FAILED, INTERRUPTED
+from firmtoken.runtime.exit_codes import FAILED, INTERRUPTED, TERMINATED
 
 click.rich_click.COMMAND_GROUPS = {
     "*": [
@@ -45,7 +45,6 @@ _profile = click.argument("profile")
 
 
 P = ParamSpec("P")
-TERMINATED = 128 + signal.SIGTERM
 PROCESSES_NEED = ("uvicorn", "litestar", "jinja2", "tokenizers", "torch", "numpy", "safetensors")
 """What the processes of a command import: said here, before it would be a stack of one of them."""
 
@@ -135,7 +134,7 @@ def run(
     given = [f"{field}={value}" for field, value in short if value is not None]
     settings = (*overrides, *given)
     if service:
-        return print_service(profile, settings)
+        return print_service(profile, settings, debug=debug)
     return launch(profile, settings, debug=debug)
 
 

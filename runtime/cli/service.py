@@ -12,7 +12,7 @@ from firmtoken.runtime.cli.compiled import compile_argument
 from firmtoken.runtime.cli.failure import Failure
 from firmtoken.runtime.cli.report_text import printable
 from firmtoken.runtime.cli.serve import DRAIN_S, LAST_WORDS_S, STOP_GRACE_S
-from firmtoken.runtime.exit_codes import FAILED, INTERRUPTED, REFUSED, WRONG
+from firmtoken.runtime.exit_codes import FAILED, INTERRUPTED, REFUSED, TERMINATED, WRONG
 from firmtoken.schema.references import SHIPPED
 
 MARGIN_S = 15
@@ -21,7 +21,6 @@ RESTART_S = 5
 UNITS = "~/.config/systemd/user"
 PLAIN = re.compile(r"[A-Za-z0-9_@+=:,./%-]+")
 """Words that need no quotes."""
-TERMINATED = 143
 CARRIED = (
     "CUDA_VISIBLE_DEVICES",
     "HF_HOME",
@@ -32,7 +31,7 @@ CARRIED = (
 """Variables that `ft run` reads and a service would not have (D17); `HF_TOKEN` is a secret, and units are not."""
 
 
-def print_service(argument: str, overrides: Sequence[str]) -> int:
+def print_service(argument: str, overrides: Sequence[str], *, debug: bool) -> int:
     """Check the profile as `ft run` would, print the unit, start nothing."""
     compiled = compile_argument(argument, overrides)
     unit = service_unit(
@@ -40,6 +39,7 @@ def print_service(argument: str, overrides: Sequence[str]) -> int:
         program=_program(Path(sys.executable)),
         profile=_profile(argument, compiled.loaded.name),
         overrides=overrides,
+        debug=debug,
         folder=Path.cwd(),
         environ=os.environ,
     )
@@ -53,11 +53,13 @@ def service_unit(
     program: Sequence[str],
     profile: str,
     overrides: Sequence[str],
+    debug: bool,
     folder: Path,
     environ: Mapping[str, str],
 ) -> str:
     """The text of the unit; `folder` is where relative paths in `overrides` start."""
     settings = [part for override in overrides for part in ("--set", override)]
+    settings += ["--debug"] if debug else []
     command = " ".join(
         (
             # systemd expands variables in arguments, not in the path of the program.

@@ -95,12 +95,14 @@ def bind_program(
 ) -> Bound:
     """Every launch of a program for launches of these rows; `entry_waits` are the first main launch's."""
     bound: list[Launch | BoundYield] = []
-    layer = None
+    before = None
     for index, item in enumerate(flat):
         if isinstance(item, BoundYield):
             bound.append(item)
             continue
-        renews = program in SPANS and layer != (layer := (item.at.get("c"), item.at.get("l")))
+        layer = (item.at.get("c"), item.at.get("l"))
+        renews = program in SPANS and layer != before
+        before = layer
         window, key, rows = _place(item, cut, experts_per_token)
         waits = item.waits
         if item.step.stream == MAIN:

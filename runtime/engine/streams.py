@@ -168,26 +168,26 @@ class Streams:
 
     def drain(self) -> None:
         """Returns when every side stream is idle."""
-        for stream in self._side.values():
-            idle = Event()
-            stream.issue((), _nothing, idle, 0)
-            idle.wait()
-        self._events.clear()
+        self._wait_idle()
         self._check()
 
     def recover(self) -> None:
         """Returns when every side stream is idle; what failed is forgotten."""
+        self._wait_idle()
         for stream in self._side.values():
-            idle = Event()
-            stream.issue((), _nothing, idle, 0)
-            idle.wait()
             stream.failure = None
-        self._events.clear()
 
     def close(self) -> None:
         """Ends the threads."""
         for stream in self._side.values():
             stream.close()
+
+    def _wait_idle(self) -> None:
+        for stream in self._side.values():
+            idle = Event()
+            stream.issue((), _nothing, idle, 0)
+            idle.wait()
+        self._events.clear()
 
     def _check(self) -> None:
         for name, stream in self._side.items():

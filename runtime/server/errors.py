@@ -16,6 +16,7 @@ ApiError
     ├── Draining             503
     ├── EngineRestarting     503
     └── EngineDead           503  also what requests are told that an engine took with it
+        └── EngineLost       503  one that had not begun
 """
 
 import msgspec

@@ -14,7 +14,7 @@ SMALL = ("serving.context=4k", "serving.pool=4k", "serving.queue=24")
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.report(30, 39, 41, 42, 53)
+@pytest.mark.report(30, 41, 42, 53)
 def test_two_minutes_of_soak_find_no_fault(tmp_path: Path) -> None:
     command = [
         sys.executable,

@@ -104,3 +104,27 @@ def test_a_layer_without_a_slot_is_a_contradiction(split_of: Splits) -> None:
     assert caught.value.exit_code == 2
     exact = split_of("qwen", "experts.slots=40").experts
     assert exact.slots_per_layer == (1,) * 40
+
+
+@pytest.mark.report(13)
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("serving.context=256k", "hardware.gpu.memory=12GiB", "hardware.gpu.reserve=7GiB"),
+        ("experts.slots=9000", "hardware.gpu.memory=16GiB"),
+        ("experts.placement=resident", "hardware.gpu.memory=16GiB"),
+        ("serving.pool=100M", "hardware.gpu.memory=16GiB"),
+        ("hardware.gpu.memory=3GiB",),
+    ],
+)
+def test_the_ledger_in_the_hint_adds_up_to_what_is_needed(
+    split_of: Splits, overrides: tuple[str, ...]
+) -> None:
+    found = refusal(split_of, "qwen", *overrides)
+    listed = found.hint.partition("needed are ")[2]
+    parts = re.findall(r"([\d.]+) (KiB|MiB|GiB)", listed)
+    unit = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+    total = sum(float(number) * unit[name] for number, name in parts)
+    needed = re.search(r"([\d.]+) (KiB|MiB|GiB) are needed", found.message)
+    assert needed is not None and parts
+    assert total == pytest.approx(float(needed[1]) * unit[needed[2]], rel=2e-3)

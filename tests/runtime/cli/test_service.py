@@ -25,6 +25,7 @@ def unit(
     name: str = "tiny-cpu",
     program: tuple[str, ...] = ("/venv/bin/ft",),
     profile: str = "/home/me/mine.yaml",
+    debug: bool = False,
     folder: str = "/home/me",
     environ: Mapping[str, str] | None = None,
 ) -> str:
@@ -33,6 +34,7 @@ def unit(
         program=program,
         profile=profile,
         overrides=overrides,
+        debug=debug,
         folder=Path(folder),
         environ=environ or {},
     )
@@ -83,6 +85,11 @@ def test_a_value_is_quoted_as_systemd_reads_it(override: str, quoted: str) -> No
     assert value(unit(override), "ExecStart") == command
 
 
+def test_the_debug_mode_is_kept() -> None:
+    command = value(unit("a=b", debug=True), "ExecStart")
+    assert command == "/venv/bin/ft run /home/me/mine.yaml --set a=b --debug"
+
+
 def test_no_value_begins_a_line_of_its_own() -> None:
     text = unit("a=\nExecStartPre=/bin/false", name="x\nExecStartPre=/bin/false")
     assert "\nExecStartPre" not in text
@@ -107,7 +114,7 @@ def test_the_profile_is_checked_first_and_nothing_is_started(tmp_path: Path) -> 
     assert (wrong.returncode, wrong.stdout) == (2, "")
     assert "`serving.contxt`" in wrong.stderr
     with pytest.raises(Failure) as failure:
-        print_service("tiny-cpu", ("serving.requests=256", "serving.context=32k"))
+        print_service("tiny-cpu", ("serving.requests=256", "serving.context=32k"), debug=False)
     assert failure.value.exit_code == 3
 
 
@@ -122,7 +129,7 @@ def test_paths_are_absolute_and_short_options_are_kept(tmp_path: Path) -> None:
 
 
 def test_a_shipped_profile_keeps_its_name(capsys: pytest.CaptureFixture[str]) -> None:
-    assert print_service("tiny-cpu", ()) == 0
+    assert print_service("tiny-cpu", (), debug=False) == 0
     assert value(capsys.readouterr().out, "ExecStart").endswith(" run ft:tiny-cpu")
 
 

@@ -1,5 +1,6 @@
 """The embedded model through the real pipeline: engines in this process, and `ft run` in one of its own."""
 
+import os
 import runpy
 import subprocess
 import sys
@@ -166,7 +167,10 @@ def serve() -> Callable[..., Any]:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
-            env={"PYTHONPATH": str(ROOT / ".src")},
+            env={
+                "PYTHONPATH": str(ROOT / ".src"),
+                "XDG_STATE_HOME": os.environ["XDG_STATE_HOME"],
+            },
         )
         assert process.stdout is not None
         try:
