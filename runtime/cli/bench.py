@@ -91,6 +91,8 @@ async def _engine_rows(compiled: Compiled, prompts: Prompts, runs: int) -> list[
         segments=serving_plan(plan).segments,
         environment=dict(os.environ) | plan.environment,
         threads=threads if isinstance(threads, int) else compute_threads(),
+        start_s=plan.schedule.deadlines.start_s,
+        answer_s=plan.schedule.deadlines.decode_s,
         most_restarts=0,  # a measurement that lost its engine is none
     )
     log = logging.getLogger("firmtoken.bench")

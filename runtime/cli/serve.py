@@ -1,7 +1,8 @@
 """Serves one plan until a signal or the engine's end: the server comes up first, the engine loads behind it.
 
-First SIGINT or SIGTERM: running requests are finished, then exit 0. Second, first before ready, or requests that do
-not end in time: exit 130 or 143. An engine that died for good keeps its code.
+First SIGINT or SIGTERM: running requests are finished, then exit 0; at once while the engine restarts, when nothing
+runs. Second, first before ready, or requests that do not end in time: exit 130 or 143. An engine that died for good
+keeps its code.
 """
 
 import asyncio
@@ -17,14 +18,15 @@ from dataclasses import dataclass
 
 import uvicorn
 
-from firmtoken.runtime.cli.failure import say
-from firmtoken.runtime.exit_codes import ENGINE_DIED
+from firmtoken.runtime.cli.failure import Failure, say
+from firmtoken.runtime.exit_codes import ENGINE_DIED, FAILED, REFUSED
 from firmtoken.runtime.server.app import create_app
 from firmtoken.runtime.server.client import EngineClient
 from firmtoken.runtime.server.errors import ApiError
 from firmtoken.runtime.server.life import EngineSpec
 from firmtoken.runtime.server.listen import Listener
 from firmtoken.runtime.server.log_lines import LogLines
+from firmtoken.runtime.server.process import NoSegments
 from firmtoken.runtime.server.served_model import ServedModel
 from firmtoken.runtime.server.service import Service
 from firmtoken.runtime.server.serving import ServingPlan
@@ -59,7 +61,12 @@ def serve(launch: Launch) -> int:
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     lines = LogLines()
     log = start_log(launch.log_file, lines)
-    return asyncio.run(_Serving(launch, log=log, log_lines=lines.lines).run())
+    try:
+        serving = _Serving(launch, log=log, log_lines=lines.lines)
+    except NoSegments as error:
+        hint = "free memory, raise `ulimit -f`, or ask for less under `hardware.host`"
+        raise Failure(str(error), exit_code=REFUSED, hint=hint) from error
+    return asyncio.run(serving.run())
 
 
 def start_log(file: logging.Handler | None, lines: LogLines) -> logging.Logger:
@@ -75,6 +82,14 @@ def start_log(file: logging.Handler | None, lines: LogLines) -> logging.Logger:
     web.setLevel(logging.WARNING)
     web.handlers = list(handlers)
     web.propagate = False
+    return log
+
+
+def file_log(file: logging.Handler | None) -> logging.Logger:
+    """What is said on stderr in another form, for the file alone."""
+    log = logging.getLogger("firmtoken.file")
+    log.handlers = [logging.NullHandler() if file is None else file]
+    log.propagate = False
     return log
 
 
@@ -128,7 +143,15 @@ class _Serving:
         for signum in SIGNALS:
             loop.add_signal_handler(signum, self._on_signal, signum)
         listening = asyncio.create_task(self._server.serve(sockets=[self._launch.listener.socket]))
-        await self._engine.start()
+        try:
+            await self._engine.start()
+        except OSError as error:
+            listening.cancel()
+            raise Failure(
+                f"the engine could not be started: {error.strerror}",
+                exit_code=FAILED,
+                hint="`ulimit -a` and `free` tell what is short",
+            ) from error
         watching = asyncio.create_task(self._watch_engine(listening))
         try:
             await self._announce()
@@ -160,6 +183,7 @@ class _Serving:
             return
         self._exit_code = death.exit_code
         self._server.should_exit = True
+        file_log(self._launch.log_file).error("%s", death.cause)  # stderr gets it below
         if death.exit_code == ENGINE_DIED:
             # The first cause is the last line: it is what a service manager shows.
             say(f"hint: {death.hint}", None)
@@ -178,6 +202,10 @@ class _Serving:
         if self._engine.state == "restarting":
             self._log.info("%s: nothing runs, leaving", name)
             self._engine.leave()
+            # Clients that are being told may read it, and no longer.
+            self._timers.append(
+                asyncio.get_running_loop().call_later(LAST_WORDS_S, self._server.cut)
+            )
         elif self._engine.state == "ready":
             self._log.info(
                 "%s: no new requests; open ones (%d) have %.0f s to end; once more to leave at once",

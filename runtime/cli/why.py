@@ -1,6 +1,6 @@
 """`ft why`: the last time an engine stalled or died, in five lines."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -8,7 +8,7 @@ import msgspec
 from firmtoken.runtime.cli.failure import Failure, say
 from firmtoken.runtime.cli.report_text import five_lines
 from firmtoken.runtime.exit_codes import FAILED
-from firmtoken.runtime.server.report import END_NAME, Report, read_report, reports_folder
+from firmtoken.runtime.server.report import Report, ends, read_report, reports_folder
 
 
 def why(*, form: str, environ: Mapping[str, str]) -> int:
@@ -35,17 +35,9 @@ def why(*, form: str, environ: Mapping[str, str]) -> int:
 
 def _last(folder: Path) -> tuple[Path, Report] | None:
     """The newest one that can be read; what was passed over is said."""
-    for place in _ends(folder):
+    for place in ends(folder):
         try:
             return place, read_report(place)
         except (OSError, msgspec.MsgspecError, RecursionError) as error:
             say(f"passed over `{place}`: {error}", None)
     return None
-
-
-def _ends(folder: Path) -> Iterator[Path]:
-    """Newest first."""
-    if not folder.exists():
-        return
-    named = (place for place in folder.iterdir() if END_NAME.fullmatch(place.name))
-    yield from sorted(named, key=lambda place: place.name, reverse=True)

@@ -1,6 +1,7 @@
 """Where the engine is, in shared memory: written before each launch, read by whoever watches (D18). No torch here.
 
     words   int64 x 64    0 units begun | 1 nanoseconds until the next is due, 0 = nothing is | 2 runs begun
+                          3 answers SIGUSR1
                           8 + 2 s       what stream s is at: program, launch, state (`pack`) | 9 + 2 s its thread
     steps   64 x 6 words  the last runs: number, program, rows, sequences, begun, ended (monotonic nanoseconds)
     notes   6 x 4 KiB     JSON behind its length: the sizes of each program's last run; which segments are filled
@@ -22,7 +23,7 @@ STATES = ("idle", "waiting", "running")
 
 WORD = 8
 NUM_WORDS = 64
-UNITS, DUE_NS, RUNS = 0, 1, 2
+UNITS, DUE_NS, RUNS, ANSWERS = 0, 1, 2, 3
 FIRST_STREAM = 8
 NUM_STEPS = 64
 STEP_WORDS = 6
@@ -106,6 +107,10 @@ class Position:
         self.words[DUE_NS] = 0
         self.words[UNITS] += 1
 
+    def answer(self) -> None:
+        """SIGUSR1 writes stacks from now on; before, it would end the process."""
+        self.words[ANSWERS] = 1
+
     def begin_run(self, program: str, tiles: tuple[int, ...], rows: int, num_seqs: int) -> int:
         """A program begins; its number."""
         run = self.words[RUNS]
@@ -163,6 +168,11 @@ class PositionReader:
         return self._words[UNITS]
 
     @property
+    def answers(self) -> bool:
+        """The engine can be asked for its stacks."""
+        return self._words[ANSWERS] == 1
+
+    @property
     def due_s(self) -> float:
         """Seconds in which the next unit is due; 0 = nothing is."""
         return self._words[DUE_NS] / 1e9
@@ -184,10 +194,12 @@ class PositionReader:
         found = {}
         for number, name in enumerate(names):
             word = self._words[FIRST_STREAM + 2 * number]
+            # Whoever dies may leave anything here: a number that means nothing is shown as the first.
+            program, state = word >> PROGRAM_SHIFT, word & (1 << STATE_BITS) - 1
             found[name] = StreamPosition(
-                program=PROGRAMS[word >> PROGRAM_SHIFT],
+                program=PROGRAMS[program if 0 <= program < len(PROGRAMS) else 0],
                 launch=(word & (1 << PROGRAM_SHIFT) - 1) >> STATE_BITS,
-                state=STATES[word & (1 << STATE_BITS) - 1],
+                state=STATES[state if state < len(STATES) else 0],
                 thread=self._words[FIRST_STREAM + 2 * number + 1],
             )
         return found
@@ -205,7 +217,7 @@ class PositionReader:
         taken = [
             StepTaken(
                 run=run,
-                program=PROGRAMS[program],
+                program=PROGRAMS[program if 0 <= program < len(PROGRAMS) else 0],
                 rows=num_rows,
                 num_seqs=num_seqs,
                 begun_ns=begun,

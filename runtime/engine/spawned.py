@@ -9,12 +9,14 @@ answer to its question come first: SIGUSR1 writes the stacks of all threads to S
 import ctypes
 import faulthandler
 import importlib
+import mmap
 import os
 import signal
 import socket
 import struct
 import sys
 
+from firmtoken.runtime.engine.position import POSITION_BYTES, Position
 from firmtoken.runtime.exit_codes import DONE
 
 PR_SET_PDEATHSIG = 1
@@ -29,6 +31,7 @@ def main() -> None:
         sys.exit(DONE)  # it was gone before it could be tied to: nobody is left to tell
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, file=int(sys.argv[3]), all_threads=True)
+    Position(mmap.mmap(int(sys.argv[2]), POSITION_BYTES)).answer()
     importlib.import_module("firmtoken.runtime.engine.child").main()
 
 

@@ -59,7 +59,7 @@ class EngineClient:
         self._log_lines = log_lines
         self._segments = create_segments(spec.segments)
         self._control = Control()
-        self._restarts = Restarts(spec.most_restarts)
+        self._restarts: Restarts[Ending] = Restarts(spec.most_restarts)
         self.held = HeldRequests()
         self._next_id = 1
         self._frames = Frames(msgspec.msgpack.Decoder(Up))
@@ -77,9 +77,8 @@ class EngineClient:
         """Why the engine that is being replaced ended."""
         self.death: Ending | None = None
         """Why there is no engine any more: the first cause, where restarts did not help."""
-        self._first: Ending | None = None
-        self.expert_bytes_read = 0
-        """By all engines together."""
+        self._condemned = False
+        """The present engine has to go: what it still says does not count."""
 
     @property
     def num_running(self) -> int:
@@ -99,7 +98,7 @@ class EngineClient:
     @property
     def num_restarts(self) -> int:
         """Restarts of the last minutes."""
-        return self._restarts.used
+        return self._restarts.used(self._clock())
 
     async def start(self) -> None:
         """Spawn the engine and send it the plan; `wait_ready` tells when it can serve."""
@@ -149,13 +148,14 @@ class EngineClient:
         """What the engine does now; it goes on."""
         if self.state == "stopped":
             raise Draining("the server is shutting down")
+        if self._life is None or not self._life.started:
+            raise EngineRestarting("the engine's process is just being started")
         return await self._report("dump", "asked for")
 
     def drain(self) -> None:
         """Take no new requests; those here run to their end."""
-        if self.state in ("loading", "ready", "restarting"):
+        if self.state == "ready":
             self.state = "draining"
-            self._settled.set()
             self._closing.set()
 
     async def stop(self, *, grace_s: float) -> None:
@@ -185,6 +185,7 @@ class EngineClient:
 
     def _new_life(self) -> EngineLife:
         self._frames = Frames(msgspec.msgpack.Decoder(Up))
+        self._condemned = False
         return EngineLife(
             self._spec, self._segments, self._control, log=self._log, clock=self._clock
         )
@@ -209,6 +210,10 @@ class EngineClient:
             while await self._outlive(life):
                 life = self._life = self._new_life()
                 await life.start(self._receive)
+        except OSError as error:
+            cause = f"the next engine could not be started: {error.strerror or error}"
+            self.death = self._restarts.first_cause() or _death(cause, hint="`ulimit -a` tells")
+            self._log.error("%s", cause)
         except (
             Exception
         ) as error:  # the last handler of this task: whoever waits must hear of our bug
@@ -225,6 +230,7 @@ class EngineClient:
     async def _outlive(self, life: EngineLife) -> bool:
         """See one engine to its end; whether another one is to follow."""
         ending = await life.until_end(asked=lambda: len(self.held) > 0)
+        self._condemned = True
         if self.state == "stopped":
             await life.bury()
             return False
@@ -243,7 +249,7 @@ class EngineClient:
         await life.bury()
         self.stats = None
         if delay is None:
-            if life.ready_at is not None:
+            if life.ready_at is not None or self.num_restarts:
                 self._log.error("%s", outcome)
             return False
         self._log.warning("%s, in %g s", outcome, delay)
@@ -251,19 +257,20 @@ class EngineClient:
 
     def _decide(self, life: EngineLife, ending: Ending) -> tuple[float | None, str]:
         """Seconds until the next engine starts, None if there is to be none; and that in words."""
-        self.death = ending
+        first = self._restarts.first_cause()
         if ending.exit_code != ENGINE_DIED or (life.ready_at is None and self.state == "loading"):
-            return None, "no restart: the next one would fail alike"
+            # One that served before is dead of what ended it then; that the next one cannot start comes on top.
+            again = first is not None and life.ready_at is None
+            self.death = first if again else ending
+            return None, f"no restart: {ending.cause if again else 'the next would fail alike'}"
         if self.state == "draining":
+            self.death = ending
             return None, "no restart: the server is shutting down"
-        delay, most = self._restarts.take(self._clock()), self._spec.most_restarts
+        delay, most = self._restarts.take(self._clock(), ending), self._spec.most_restarts
         if delay is None:
-            self.death = self._first or ending
+            self.death = self._restarts.first_cause() or ending
             return None, f"no restart: {most} of {most} in 10 minutes are used up"
-        if self._restarts.used == 1:
-            self._first = ending  # what follows soon is its echo
-        self.death = None
-        return delay, f"restart {self._restarts.used} of {most}"
+        return delay, f"restart {self.num_restarts} of {most}"
 
     async def _stopped_within(self, seconds: float) -> bool:
         try:
@@ -318,6 +325,8 @@ class EngineClient:
 
     def _receive(self, data: bytes) -> bool:
         """Handle what the engine wrote; False, with the cause noted, if it cannot be handled."""
+        if self._condemned:
+            return True
         try:
             messages = self._frames.feed(data)
         except (ValueError, msgspec.MsgspecError) as error:
@@ -366,7 +375,6 @@ class EngineClient:
 
     def _report_ready(self, ready: Ready) -> None:
         self._require_life().ready_at = self._clock()
-        self.expert_bytes_read += ready.expert_bytes
         self._log.info(
             "engine ready: loaded in %.1f s, warmed up in %.1f s; read %.1f MB of weights, %.1f MB of experts",
             ready.load_s,

@@ -3,6 +3,7 @@
 import asyncio
 import mmap
 import os
+from collections.abc import Callable
 
 from firmtoken.runtime.engine.position import POSITION_BYTES, PositionReader
 
@@ -20,6 +21,7 @@ class Control:
         self._stacks = os.memfd_create("ft-stacks", os.MFD_CLOEXEC)
         os.ftruncate(self._position, POSITION_BYTES)
         self._map = mmap.mmap(self._position, POSITION_BYTES)
+        self._asking = asyncio.Lock()
         self.reader = PositionReader(self._map)
 
     @property
@@ -32,13 +34,16 @@ class Control:
         self.reader.restart(due_s)
         self._empty_stacks()
 
-    async def stacks_of(self, pid: int, signum: int) -> str:
+    async def stacks(self, signal_it: Callable[[], None]) -> str:
         """Stacks of all threads of the engine, which writes them when it gets the signal; empty if it does not."""
-        self._empty_stacks()
-        try:
-            os.kill(pid, signum)
-        except ProcessLookupError:
+        async with self._asking:
+            return await self._ask(signal_it)
+
+    async def _ask(self, signal_it: Callable[[], None]) -> str:
+        if not self.reader.answers:
             return ""
+        self._empty_stacks()
+        signal_it()
         waited, size = 0.0, 0
         while waited < STACKS_AFTER_S:
             await asyncio.sleep(QUIET_S)

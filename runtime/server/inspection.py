@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,19 +47,29 @@ async def threads_of(pid: int, streams: Mapping[int, str]) -> tuple[ThreadReport
     )
 
 
+class NoPlan:
+    """What runs there is no plan of ours: an engine that speaks our protocol and is scripted."""
+
+
+def plan_of(plan_json: bytes) -> Plan | NoPlan:
+    """The plan that an engine was started with."""
+    try:
+        return plan_from_json(plan_json)
+    except BadPlan:
+        return NoPlan()
+
+
 def describe_position(
     reader: PositionReader,
-    plan_json: bytes,
+    plan: Plan | NoPlan,
     *,
     pid: int,
     waited_s: float,
     due_s: float,
     shares: Mapping[int, float],
 ) -> PositionReport:
-    """The engine's words in the plan's terms."""
-    try:
-        plan = plan_from_json(plan_json)
-    except BadPlan:  # an engine that speaks our protocol and runs no plan of ours
+    """The engine's words in the plan's terms; words that make no sense there are shown as nothing."""
+    if isinstance(plan, NoPlan):
         return PositionReport(
             due_s=due_s, overdue_s=waited_s - due_s, units=reader.units, streams=(), culprit=None
         )
@@ -68,7 +78,7 @@ def describe_position(
     streams = tuple(
         _stream_report(name, at, flats[name], pid=pid, shares=shares) for name, at in found.items()
     )
-    # Whoever waits for another stream says so; of several that run, one that others wait for unsaid has the CPU.
+    # A stream that waits for another says so. Of several that run, the one that computes has the CPU.
     running = [stream for stream in streams if stream.state == "running"]
     busiest = max(running, key=lambda stream: stream.cpu_share or 0, default=None)
     return PositionReport(
@@ -80,17 +90,11 @@ def describe_position(
     )
 
 
-def stream_threads(reader: PositionReader, names: Sequence[str], pid: int) -> dict[int, str]:
+def stream_threads(reader: PositionReader, plan: Plan | NoPlan, pid: int) -> dict[int, str]:
     """Thread -> stream: `main` is the process's first thread."""
-    return {at.thread or pid: name for name, at in reader.streams(names).items()}
-
-
-def stream_names(plan_json: bytes) -> tuple[str, ...]:
-    """Streams of a plan; none of what is no plan."""
-    try:
-        return plan_from_json(plan_json).streams.names
-    except BadPlan:
-        return ()
+    if isinstance(plan, NoPlan):
+        return {}
+    return {at.thread or pid: name for name, at in reader.streams(plan.streams.names).items()}
 
 
 def describe_steps(reader: PositionReader, now_ns: int) -> tuple[StepReport, ...]:

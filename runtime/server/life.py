@@ -11,14 +11,16 @@ from pathlib import Path
 import msgspec
 
 from firmtoken import __version__
+from firmtoken.compiler.plan import Plan
 from firmtoken.runtime.engine.messages import Down, Fault, Start, Stats, Stop, frame
 from firmtoken.runtime.exit_codes import ENGINE_DIED
 from firmtoken.runtime.server.control import Control
 from firmtoken.runtime.server.foreign_variables import foreign_variables
 from firmtoken.runtime.server.inspection import (
+    NoPlan,
     describe_position,
     describe_steps,
-    stream_names,
+    plan_of,
     stream_threads,
     threads_of,
 )
@@ -29,7 +31,7 @@ from firmtoken.runtime.server.process import (
     Segments,
     spawn,
 )
-from firmtoken.runtime.server.report import Report, Requests, now_text
+from firmtoken.runtime.server.report import PositionReport, Report, Requests, ThreadReport, now_text
 from firmtoken.runtime.server.restarts import MOST
 from firmtoken.runtime.server.watchdog import TICK_S, Missed, Watchdog
 
@@ -55,11 +57,11 @@ class EngineSpec:
     environment: Mapping[str, str]
     """All of the child's environment."""
     threads: int
-    command: Sequence[str] = ENGINE_COMMAND
-    start_s: float = 120.0
+    start_s: float
     """Before ready: the longest time without a sign of progress."""
-    answer_s: float = 20.0
+    answer_s: float
     """The longest time that an engine which holds requests may begin nothing."""
+    command: Sequence[str] = ENGINE_COMMAND
     most_restarts: int = MOST
     debug: bool = False
     test_faults: bool = False
@@ -103,8 +105,14 @@ class EngineLife:
         self._lines: asyncio.Task[None] | None = None
         self._cause: Ending | None = None
         self._missed: Missed | None = None
+        self._plan: Plan | NoPlan | None = None
         self._doomed = False
         self.ready_at: float | None = None
+
+    @property
+    def started(self) -> bool:
+        """It has a process, alive or not."""
+        return self._process is not None
 
     @property
     def process(self) -> EngineProcess:
@@ -205,19 +213,9 @@ class EngineLife:
         log: Sequence[str],
     ) -> Report:
         """All that can be known of it now."""
-        process, reader = self.process, self._control.reader
-        stacks = await self._control.stacks_of(process.pid, signal.SIGUSR1) if process.alive else ""
-        names = await asyncio.to_thread(stream_names, self._spec.plan_json)
-        threads = await threads_of(process.pid, stream_threads(reader, names, process.pid))
-        position = await asyncio.to_thread(
-            describe_position,
-            reader,
-            self._spec.plan_json,
-            pid=process.pid,
-            waited_s=0.0 if self._missed is None else self._missed.waited_s,
-            due_s=reader.due_s if self._missed is None else self._missed.due_s,
-            shares={thread.id: thread.cpu_share for thread in threads},
-        )
+        process = self.process
+        stacks = await self._control.stacks(process.ask_for_stacks) if process.alive else ""
+        threads, position = await self._look()
         return Report(
             kind=kind,
             cause=cause,
@@ -233,7 +231,7 @@ class EngineLife:
             requests=requests,
             stats=None if stats is None else msgspec.structs.asdict(stats),
             threads=threads,
-            steps=describe_steps(reader, time.monotonic_ns()),
+            steps=describe_steps(self._control.reader, time.monotonic_ns()),
             environment=foreign_variables(
                 self._spec.environment, self._spec.planned_environment or {}
             ),
@@ -242,6 +240,22 @@ class EngineLife:
             exit=None if process.alive else process.ending(),
             output=tuple(process.last_lines),
         )
+
+    async def _look(self) -> tuple[tuple[ThreadReport, ...], PositionReport]:
+        """Its threads, and where it is in its plan."""
+        reader, pid, missed = self._control.reader, self.process.pid, self._missed
+        if self._plan is None:
+            self._plan = await asyncio.to_thread(plan_of, self._spec.plan_json)
+        threads = await threads_of(pid, stream_threads(reader, self._plan, pid))
+        position = describe_position(
+            reader,
+            self._plan,
+            pid=pid,
+            waited_s=0.0 if missed is None else missed.waited_s,
+            due_s=reader.due_s if missed is None else missed.due_s,
+            shares={thread.id: thread.cpu_share for thread in threads},
+        )
+        return threads, position
 
     async def _miss_a_deadline(self, asked: Callable[[], bool]) -> Missed:
         watchdog = Watchdog(self._control.reader, self._clock, answer_s=self._spec.answer_s)
@@ -253,18 +267,7 @@ class EngineLife:
 
     async def _stalled(self, missed: Missed) -> Ending:
         """A deadline went by: where the engine is then."""
-        reader, pid = self._control.reader, self.process.pid
-        names = await asyncio.to_thread(stream_names, self._spec.plan_json)
-        threads = await threads_of(pid, stream_threads(reader, names, pid))
-        position = await asyncio.to_thread(
-            describe_position,
-            reader,
-            self._spec.plan_json,
-            pid=pid,
-            waited_s=missed.waited_s,
-            due_s=missed.due_s,
-            shares={thread.id: thread.cpu_share for thread in threads},
-        )
+        _, position = await self._look()
         if position.culprit is not None:
             where = f" in {position.culprit}"
         elif missed.silent:

@@ -33,13 +33,22 @@ class Segments:
             os.close(descriptor)
 
 
+class NoSegments(Exception):
+    """The system does not give the shared memory that the plan needs."""
+
+
 def create_segments(sizes: Mapping[str, int]) -> Segments:
-    """One memfd per name; pages are taken when first touched."""
-    descriptors = {}
+    """One memfd per name; pages are taken when first touched. Raises `NoSegments`."""
+    descriptors: dict[str, int] = {}
     for name, size in sizes.items():
-        descriptor = os.memfd_create(f"ft-{name}", os.MFD_CLOEXEC)
-        os.ftruncate(descriptor, size)
-        descriptors[name] = descriptor
+        try:
+            descriptors[name] = os.memfd_create(f"ft-{name}", os.MFD_CLOEXEC)
+            os.ftruncate(descriptors[name], size)
+        except OSError as error:
+            Segments(descriptors=descriptors).close()
+            raise NoSegments(
+                f"{size:,} bytes of shared memory for `{name}` were refused: {error.strerror}"
+            ) from error
     return Segments(descriptors=descriptors)
 
 
@@ -129,6 +138,10 @@ class EngineProcess(asyncio.Protocol):
         """SIGKILL; harmless when it is already gone."""
         self._process.kill()
 
+    def ask_for_stacks(self) -> None:
+        """SIGUSR1; harmless when it is already gone."""
+        self._process.send_signal(signal.SIGUSR1)
+
     def close(self) -> None:
         """Our ends of socket and pipe."""
         self._abort()
@@ -145,7 +158,8 @@ class EngineProcess(asyncio.Protocol):
         if code is None:
             return "closed its socket"
         if code < 0:
-            return f"was killed by {signal.Signals(-code).name}"
+            known = -code in set(signal.Signals)  # those between SIGRTMIN and SIGRTMAX have no name
+            return f"was killed by {signal.Signals(-code).name if known else f'signal {-code}'}"
         return f"ended with exit code {code}"
 
     def _reap(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -148,10 +148,15 @@ def read_report(place: Path) -> Report:
     return msgspec.json.decode((place / REPORT_FILE).read_bytes(), type=Report)
 
 
-def latest_report(folder: Path) -> Path | None:
-    """The newest folder of an engine's end, of which there is a whole report."""
-    ends = _reports(folder)
-    return ends[-1] if ends else None
+def ends(folder: Path) -> list[Path]:
+    """Folders of engines' ends, newest first: a name begins with the time. What is not named like one is not ours.
+
+    One that was not written whole has no report to read.
+    """
+    if not folder.is_dir():
+        return []
+    named = (place for place in folder.iterdir() if END_NAME.fullmatch(place.name))
+    return sorted(named, key=lambda place: place.name, reverse=True)
 
 
 def now_text() -> str:
@@ -159,15 +164,6 @@ def now_text() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
-def _reports(folder: Path) -> list[Path]:
-    """Oldest first; what is not named like a report of an engine's end is not ours."""
-    if not folder.is_dir():
-        return []
-    named = (place for place in folder.iterdir() if END_NAME.fullmatch(place.name))
-    found = [place for place in named if (place / REPORT_FILE).is_file()]
-    return sorted(found, key=lambda place: ((place / REPORT_FILE).stat().st_mtime_ns, place.name))
-
-
 def _forget_old(folder: Path) -> None:
-    for place in _reports(folder)[:-NUM_KEPT]:
+    for place in ends(folder)[NUM_KEPT:]:
         shutil.rmtree(place, ignore_errors=True)

@@ -119,6 +119,8 @@ def spec(script: dict[str, object], **changes: Any) -> EngineSpec:
         "environment": dict(os.environ),
         "threads": 1,
         "command": (sys.executable, "-P", str(FAKE_ENGINE)),
+        "start_s": 120.0,
+        "answer_s": 20.0,
         "most_restarts": 0,
     }
     return EngineSpec(**values | changes)

@@ -249,5 +249,6 @@ def stats(running: int, waiting: int, steps: int) -> Stats:
 if __name__ == "__main__":
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     faulthandler.register(signal.SIGUSR1, file=int(sys.argv[3]))
-    memory = mmap.mmap(int(sys.argv[2]), POSITION_BYTES)
-    FakeEngine(socket.socket(fileno=int(sys.argv[1])), Position(memory)).run()
+    position = Position(mmap.mmap(int(sys.argv[2]), POSITION_BYTES))
+    position.answer()
+    FakeEngine(socket.socket(fileno=int(sys.argv[1])), position).run()

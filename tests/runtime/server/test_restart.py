@@ -14,7 +14,7 @@ import httpx
 import msgspec
 import pytest
 
-from firmtoken.runtime.server.report import NUM_KEPT, latest_report, read_report, write_report
+from firmtoken.runtime.server.report import NUM_KEPT, ends, read_report, write_report
 
 Serve = Callable[..., Any]
 URL = "/v1/completions"
@@ -111,10 +111,9 @@ def test_a_step_that_never_ends_is_noticed_told_and_replaced(serve: Serve, tmp_p
     assert time.monotonic() - asked_at < 0.5 + 5
     assert all('"code":"engine_dead"' in text and "stalled" in text for text in texts)
     until_ready(running)
-    assert states <= {(200, "ready"), (503, "restarting"), (503, "ready")}
+    assert states <= {(200, "ready"), (503, "restarting")}
     assert httpx.post(f"{running.address}{URL}", json=ANSWERED).status_code == 200
-    place = latest_report(reports)
-    assert place is not None
+    (place,) = ends(reports)
     report = read_report(place)
     assert (report.kind, report.outcome) == ("stall", "restart 1 of 3")
     assert report.requests.running + report.requests.waiting == 3
@@ -211,27 +210,22 @@ def test_the_engines_counters_can_be_asked_for(serve: Serve) -> None:
     assert (stats.json()["running"], stats.json()["pages_free"]) == (0, 100)
 
 
-def test_old_reports_are_forgotten_and_the_newest_end_is_found(
-    serve: Serve, tmp_path: Path
-) -> None:
+def test_old_reports_are_forgotten_and_what_is_not_ours_stays(serve: Serve, tmp_path: Path) -> None:
     running = serve({}, most_restarts=3)
     folder = tmp_path / "reports"
     dump = _in_loop(running, running.service.engine.dump)
-    for number in range(NUM_KEPT + 3):
-        report = msgspec.structs.replace(
-            dump, kind="death" if number % 2 else "stall", engine_pid=number
-        )
-        write_report(folder, report, b"{}")
-        os.utime(
-            next(folder.glob(f"*-{number}")) / "report.json", ns=(number * 10**9, number * 10**9)
-        )
-    kept = sorted(int(place.name.rsplit("-", 1)[1]) for place in folder.iterdir())
-    assert kept == list(range(3, NUM_KEPT + 3))
-    newest = latest_report(folder)
-    assert newest is not None and newest.name.endswith("-stall-22")
-    (folder / "2099-01-01T00-00-00Z-death-99").mkdir()  # a folder without a whole report is none
-    assert latest_report(folder) == newest
-    assert latest_report(tmp_path / "nowhere") is None
+    (folder / "mine").mkdir(parents=True)
+    (folder / "mine" / "report.json").write_text("{}")
+    for minute in range(NUM_KEPT + 3):
+        at = f"2026-12-01T02:{minute:02}:00.123+00:00"
+        kind = "death" if minute % 2 else "stall"
+        write_report(folder, msgspec.structs.replace(dump, kind=kind, at=at), b"{}")
+    kept = [place.name for place in ends(folder)]
+    assert len(kept) == NUM_KEPT
+    assert kept[0].startswith("2026-12-01T02-22-00Z-stall-")
+    assert kept[-1].startswith("2026-12-01T02-03-00Z-death-")
+    assert (folder / "mine" / "report.json").is_file()
+    assert ends(tmp_path / "nowhere") == []
 
 
 def _in_loop(running: Any, work: Callable[[], Any]) -> Any:

@@ -93,15 +93,20 @@ def test_a_watchdog_that_was_held_up_itself_blames_nobody() -> None:
 
 
 def test_restarts_are_few_and_later_each_time_and_come_back() -> None:
-    restarts = Restarts()
-    taken = [restarts.take(float(now)) for now in range(MOST + 1)]
+    restarts: Restarts[str] = Restarts()
+    taken = [restarts.take(float(now), f"cause {now}") for now in range(MOST + 1)]
     assert taken == [*BACK_OFF_S, None]
-    assert restarts.take(WINDOW_S - 1) is None
-    assert restarts.take(WINDOW_S) == BACK_OFF_S[-1]  # the first is forgotten, two still count
-    assert restarts.used == MOST
-    assert restarts.take(3 * WINDOW_S) == BACK_OFF_S[0]
-    assert restarts.used == 1
+    assert restarts.first_cause() == "cause 0"
+    assert restarts.take(WINDOW_S - 1, "again") is None
+    assert restarts.used(WINDOW_S) == MOST - 1
+    assert restarts.first_cause() == "cause 1"  # the first is forgotten, two still count
+    assert restarts.take(WINDOW_S, "again") == BACK_OFF_S[-1]
+    assert restarts.take(3 * WINDOW_S, "later") == BACK_OFF_S[0]
+    assert restarts.used(3 * WINDOW_S) == 1
+    assert restarts.first_cause() == "later"
+    assert restarts.used(5 * WINDOW_S) == 0
 
 
 def test_no_restarts_may_be_asked_for() -> None:
-    assert Restarts(0).take(0.0) is None
+    none: Restarts[str] = Restarts(0)
+    assert none.take(0.0, "cause") is None
