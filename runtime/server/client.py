@@ -3,6 +3,8 @@
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Literal
 
 import msgspec
@@ -33,6 +35,7 @@ from firmtoken.runtime.server.errors import (
     ModelLoading,
 )
 from firmtoken.runtime.server.held import HeldRequests
+from firmtoken.runtime.server.joined import Joined
 from firmtoken.runtime.server.life import Ending, EngineLife, EngineSpec
 from firmtoken.runtime.server.process import Segments, create_segments
 from firmtoken.runtime.server.report import Report, Requests, write_report
@@ -65,6 +68,7 @@ class EngineClient:
         self._frames = Frames(msgspec.msgpack.Decoder(Up))
         self._life: EngineLife | None = None
         self._keeping: asyncio.Task[None] | None = None
+        self._dumps = Joined(partial(self._report, "dump", "asked for"))
         self._settled = asyncio.Event()
         self._ended = asyncio.Event()
         self._closing = asyncio.Event()
@@ -145,12 +149,12 @@ class EngineClient:
         return Session(self._submit, self._abort)
 
     async def dump(self) -> Report:
-        """What the engine does now; it goes on."""
+        """What the engine does now; it goes on. Who asks meanwhile gets the same: each look takes a second."""
         if self.state == "stopped":
             raise Draining("the server is shutting down")
         if self._life is None or not self._life.started:
             raise EngineRestarting("the engine's process is just being started")
-        return await self._report("dump", "asked for")
+        return await self._dumps.result()
 
     def drain(self) -> None:
         """Take no new requests; those here run to their end."""
@@ -166,6 +170,7 @@ class EngineClient:
             self._life.kill()
         if self._keeping is not None:
             await self._keeping
+        await self._dumps.cancel()  # it reads what is closed now
         self._segments.close()
         self._segments = Segments(descriptors={})
         self._control.close()
@@ -253,7 +258,10 @@ class EngineClient:
                 self._log.error("%s", outcome)
             return False
         self._log.warning("%s, in %g s", outcome, delay)
-        return not await self._stopped_within(delay)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(delay):
+                await self._stopping.wait()
+        return not self._stopping.is_set()
 
     def _decide(self, life: EngineLife, ending: Ending) -> tuple[float | None, str]:
         """Seconds until the next engine starts, None if there is to be none; and that in words."""
@@ -272,25 +280,19 @@ class EngineClient:
             return None, f"no restart: {most} of {most} in 10 minutes are used up"
         return delay, f"restart {self.num_restarts} of {most}"
 
-    async def _stopped_within(self, seconds: float) -> bool:
-        try:
-            async with asyncio.timeout(seconds):
-                await self._stopping.wait()
-        except TimeoutError:
-            return False
-        return True
-
     async def _keep_report(self, ending: Ending, outcome: str, requests: Requests) -> None:
         if self._spec.reports is None:
             return
-        report = await self._report(ending.kind, ending.cause, requests=requests)
-        report = msgspec.structs.replace(report, outcome=outcome)
         try:
+            report = await self._report(ending.kind, ending.cause, requests=requests)
+            report = msgspec.structs.replace(report, outcome=outcome)
             place = await asyncio.to_thread(
                 write_report, self._spec.reports, report, self._spec.plan_json
             )
         except OSError as error:
             self._log.error("the report could not be written: %s", error)
+        except Exception as error:  # the next engine is worth more than a bug of ours in a report
+            self._log.error("the report could not be made", exc_info=error)
         else:
             self._log.error("report: %s", place)
 

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from firmtoken.compiler.plan import Plan
 from firmtoken.compiler.plan_json import BadPlan, plan_from_json
 from firmtoken.compiler.program import BoundStep, Flat
@@ -115,8 +117,11 @@ def describe_steps(reader: PositionReader, now_ns: int) -> tuple[StepReport, ...
 def _flat_of(reader: PositionReader, plan: Plan, program: str) -> Flat:
     """The program as its last run unrolled it."""
     template = dict(plan.programs.named()).get(program)
-    run = reader.run_of(program)
-    if template is None or run is None:
+    try:
+        run = reader.run_of(program)
+    except msgspec.MsgspecError:  # it was written while we read it, or its writer died over it
+        return ()
+    if template is None or run is None or sum(run.tiles) > plan.schedule.prefill_span:
         return ()
     chunks = max(1, len(run.tiles))
     return unroll(template, plan.model.layer_kinds, chunks=chunks, tiles=run.tiles)

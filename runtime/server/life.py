@@ -38,6 +38,9 @@ from firmtoken.runtime.server.watchdog import TICK_S, Missed, Watchdog
 KILL_S = 10.0
 """How long a killed process may take to be gone: the kernel first gives back what it had pinned."""
 
+AFTER_A_STACK = "Extension modules:"
+"""How faulthandler ends what it writes at a fatal signal: a list of what is loaded, which is no cause."""
+
 SIGNAL_HINTS: dict[int, str] = {
     signal.SIGKILL: "if nobody killed it, the kernel did for want of memory: `dmesg` tells, "
     "and `hardware.host.memory` is what the plan believes there is",
@@ -290,6 +293,8 @@ class EngineLife:
         if self._lines is not None:
             await asyncio.wait((self._lines,), timeout=DRAIN_S)
         said = process.last_lines[-1] if process.last_lines else ""
+        if said.startswith(AFTER_A_STACK):
+            said = ""
         self.note(
             Ending(
                 kind="death",

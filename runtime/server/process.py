@@ -17,6 +17,8 @@ ENGINE_COMMAND = (sys.executable, "-P", "-m", "firmtoken.runtime.engine.spawned"
 
 READ_BYTES = 256 * 2**10
 LAST_LINES = 20
+LONGEST_LINE_BYTES = 2000
+"""Of its output; a line may be a megabyte long, or never end."""
 DRAIN_S = 0.3
 """How long the pipes of a dead process are still read; a grandchild could hold them open for ever."""
 
@@ -116,14 +118,11 @@ class EngineProcess(asyncio.Protocol):
         rest = b""
         while data := await self._output.read(READ_BYTES):
             *whole, rest = (rest + data).split(b"\n")
+            rest = rest[:LONGEST_LINE_BYTES]
             for line in whole:
-                text = line.decode("utf-8", errors="replace").rstrip()
-                self.last_lines.append(text)
-                yield text
+                yield self._keep_line(line)
         if rest:
-            text = rest.decode("utf-8", errors="replace").rstrip()
-            self.last_lines.append(text)
-            yield text
+            yield self._keep_line(rest)
 
     async def wait(self, timeout_s: float) -> bool:
         """True if the child has ended within that time."""
@@ -161,6 +160,11 @@ class EngineProcess(asyncio.Protocol):
             known = -code in set(signal.Signals)  # those between SIGRTMIN and SIGRTMAX have no name
             return f"was killed by {signal.Signals(-code).name if known else f'signal {-code}'}"
         return f"ended with exit code {code}"
+
+    def _keep_line(self, line: bytes) -> str:
+        text = line[:LONGEST_LINE_BYTES].decode("utf-8", errors="replace").rstrip()
+        self.last_lines.append(text)
+        return text
 
     def _reap(self, loop: asyncio.AbstractEventLoop) -> None:
         self._process.wait()

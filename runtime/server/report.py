@@ -153,7 +153,7 @@ def ends(folder: Path) -> list[Path]:
 
     One that was not written whole has no report to read.
     """
-    if not folder.is_dir():
+    if not folder.exists():
         return []
     named = (place for place in folder.iterdir() if END_NAME.fullmatch(place.name))
     return sorted(named, key=lambda place: place.name, reverse=True)

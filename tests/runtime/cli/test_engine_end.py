@@ -1,6 +1,9 @@
 """`ft run` when its engine ends: which code it leaves, what its last line says, and that it never lingers."""
 
+import json
+import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -94,3 +97,55 @@ def test_an_engine_dies_with_its_server(start: Start) -> None:
     while Path(f"/proc/{pid}/maps").exists() and Path(f"/proc/{pid}/maps").read_bytes():
         assert time.monotonic() < end
         time.sleep(0.01)
+
+
+@pytest.mark.report(40, 51)
+def test_an_engine_that_cannot_load_again_leaves_the_first_cause_and_4(
+    start: Start, tmp_path: Path
+) -> None:
+    died = str(tmp_path / "died")
+    script = {"die_after": 0, "once": died, "fail_load_beside": died, "most_restarts": 3}
+    process = start(script)
+    httpx.post(f"{process.ready()}/v1/completions", json=BODY)
+    assert process.exit_code() == 4
+    assert process.errors[-1] == (
+        "the engine is dead: the engine process was killed by SIGKILL: the fake engine falls over\n"
+    )
+    assert any("no restart: weights are broken" in line for line in process.errors)
+    (log_file,) = [Path(line.split()[-1]) for line in process.output if line.startswith("log file")]
+    assert "was killed by SIGKILL" in log_file.read_text().splitlines()[-1]
+
+
+def test_a_client_that_does_not_read_holds_no_server_that_restarts(
+    start: Start, tmp_path: Path
+) -> None:
+    died = str(tmp_path / "died")
+    script = {"die_after": 200, "once": died, "load_s": 60, "slow_beside": died}
+    process = start(script | {"most_restarts": 3})
+    host, port = process.ready().removeprefix("http://").split(":")
+    body = json.dumps(BODY | {"max_tokens": 3000, "prompt": "abc" * 300}).encode()
+    head = f"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
+    with socket.create_connection((host, int(port))) as deaf:
+        deaf.sendall(head.encode() + body)
+        process.wait_for(process.errors, "restart 1 of 3")
+        process.signal(signal.SIGTERM)
+        begun = time.monotonic()
+        assert process.exit_code() == 0
+    assert time.monotonic() - begun < 10
+
+
+def test_shared_memory_that_is_refused_is_a_sentence_and_3() -> None:
+    limited = (
+        "import resource, runpy, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, 2**20));"
+    )
+    limited += f"sys.argv[0] = {str(RUN_FAKE)!r}; runpy.run_path(sys.argv[0], run_name='__main__')"
+    done = subprocess.run(
+        [sys.executable, "-c", limited, "{}", "run", "tiny-cpu", "--port", "0"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 3, done.stderr
+    assert re.search(r"[\d,]+ bytes of shared memory for `\w+` were refused: ", done.stderr)
+    assert "hint:" in done.stderr and "Traceback" not in done.stderr

@@ -57,6 +57,10 @@ class Script(msgspec.Struct, kw_only=True):
     die_after: int | None = None
     """Steps until it is gone without a word."""
     fail_load: bool = False
+    slow_beside: str | None = None
+    """A file: `load_s` counts only while it is there."""
+    fail_load_beside: str | None = None
+    """A file: loading fails while it is there."""
     due_s: float = 60.0
     """How long a step may take, as the watchdog is told."""
     spin_after: int | None = None
@@ -112,10 +116,13 @@ class FakeEngine:
         for name, descriptor in start.segments.items():
             self.note(f"segment {name} {os.fstat(descriptor).st_size}")
         self.send(Progress(phase="reading weights", done=0, total=100))
-        if self.script.fail_load:
+        fails_now = self.script.fail_load_beside
+        if self.script.fail_load or (fails_now is not None and os.path.exists(fails_now)):  # noqa: PTH110
             self.send(Fault(message="weights are broken", hint="again", code=1, detail="a stack"))
             sys.exit(1)
-        time.sleep(self.script.load_s)
+        slow = self.script.slow_beside
+        if slow is None or os.path.exists(slow):  # noqa: PTH110
+            time.sleep(self.script.load_s)
         self.send(Ready(load_s=0.5, warm_up_s=0.25, dense_bytes=1, expert_bytes=2))
         self.send(Log(line="fake engine is up"))
         self.position.idle()

@@ -11,11 +11,20 @@ from typing import Any
 
 import pytest
 
-from firmtoken.runtime.engine.messages import Add, Admitted, Done, Preempted, Sampling
+from firmtoken.runtime.engine.messages import (
+    Add,
+    Admitted,
+    Done,
+    Preempted,
+    Ready,
+    Sampling,
+    frame,
+)
 from firmtoken.runtime.server.client import EngineClient
 from firmtoken.runtime.server.errors import Draining, EngineDead, ModelLoading
 from firmtoken.runtime.server.held import HeldRequests
 from firmtoken.runtime.server.life import EngineSpec
+from firmtoken.runtime.server.process import NoSegments, create_segments
 
 LOG = logging.getLogger("firmtoken.test")
 
@@ -253,3 +262,38 @@ def test_a_preempted_request_waits_again_until_it_is_resumed(
         assert (client.num_running, client.num_waiting) == (1, 0)
 
     run(work, {"stall": True})
+
+
+def test_an_engine_that_cannot_answer_yet_is_not_asked_for_its_stacks(
+    run: Callable[..., None],
+) -> None:
+    """The signal would end it: nothing is registered while its first modules load."""
+
+    async def work(client: EngineClient) -> None:
+        report = await client.dump()
+        assert (report.stacks, report.exit) == ("", None)
+        assert client.state == "loading"
+
+    run(work, command=(sys.executable, "-c", "import time; time.sleep(60)"))
+
+
+def test_a_condemned_engine_is_not_heard(run: Callable[..., None]) -> None:
+    """It may say that it is ready while its report is still being written."""
+
+    async def work(client: EngineClient) -> None:
+        await client.wait_ready()
+        client.state = "restarting"
+        client._condemned = True
+        late = Ready(load_s=0, warm_up_s=0, dense_bytes=0, expert_bytes=0)
+        assert client._receive(frame(late))
+        assert client.state == "restarting"
+        client.state = "ready"
+
+    run(work)
+
+
+def test_segments_that_the_system_refuses_are_named_and_leave_nothing_open() -> None:
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    with pytest.raises(NoSegments, match="bytes of shared memory for `bank` were refused"):
+        create_segments({"snapshots": 4096, "bank": -1})
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
