@@ -66,7 +66,9 @@ def serve(launch: Launch) -> int:
     except NoSegments as error:
         hint = "free memory, raise `ulimit -f`, or ask for less under `hardware.host`"
         raise Failure(str(error), exit_code=REFUSED, hint=hint) from error
-    return asyncio.run(serving.run())
+    exit_code = asyncio.run(serving.run())
+    serving.say_death()
+    return exit_code
 
 
 def start_log(file: logging.Handler | None, lines: LogLines) -> logging.Logger:
@@ -176,22 +178,27 @@ class _Serving:
         print(f"ready {address} serves {self._launch.plan.model}", flush=True)
 
     async def _watch_engine(self, listening: asyncio.Task[None]) -> None:
-        """When the engine ends by itself: say why, let clients read it, leave with its code."""
+        """When the engine ends by itself: let clients read why, leave with its code."""
         await self._engine.wait_ended()
         death = self._engine.death
         if death is None:
             return
         self._exit_code = death.exit_code
         self._server.should_exit = True
-        file_log(self._launch.log_file).error("%s", death.cause)  # stderr gets it below
+        file_log(self._launch.log_file).error("%s", death.cause)  # stderr gets it from `say_death`
+        await asyncio.wait((listening,), timeout=LAST_WORDS_S)
+        self._server.cut()
+
+    def say_death(self) -> None:
+        """Once nobody says anything any more: the first cause is the last line, which a service manager shows."""
+        death = self._engine.death
+        if death is None:
+            return
         if death.exit_code == ENGINE_DIED:
-            # The first cause is the last line: it is what a service manager shows.
             say(f"hint: {death.hint}", None)
             say(f"the engine is dead: {death.cause}", None)
         else:
             say(death.cause, death.hint)
-        await asyncio.wait((listening,), timeout=LAST_WORDS_S)
-        self._server.cut()
 
     def _on_signal(self, signum: int) -> None:
         name = signal.Signals(signum).name

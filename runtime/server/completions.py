@@ -1,6 +1,5 @@
 """POST /v1/completions."""
 
-import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
@@ -22,6 +21,7 @@ from firmtoken.runtime.server.incoming import (
     wants_running_usage,
     wants_usage,
 )
+from firmtoken.runtime.server.prompt import of_text
 from firmtoken.runtime.server.reply import Completion, TextChoice, Usage
 from firmtoken.runtime.server.service import Service
 from firmtoken.runtime.server.stream import (
@@ -43,7 +43,7 @@ async def create_completion(
     incoming = await read_request(request, CompletionRequest, service)
     body = incoming.body
     service.check_model(body.model)
-    prompts = await asyncio.to_thread(_prompts, body.prompt, service)
+    prompts = await of_text(_prompts, body.prompt, service)
     orders = [service.order(body, ids, stops=stops_of(body), param="prompt") for ids in prompts]
     name = f"cmpl-{incoming.request_id}"
     generation = service.begin(name, orders, dialect=None)

@@ -1,12 +1,24 @@
 """A chat's messages to the prompt's token ids, by the model's own template."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import ParamSpec, TypeVar
 
 from firmtoken.runtime.dialects.chatml import TemplateRefused
-from firmtoken.runtime.server.errors import InvalidBody, InvalidMessages, UnsupportedParameter
+from firmtoken.runtime.server.errors import (
+    InternalError,
+    InvalidBody,
+    InvalidMessages,
+    UnsupportedParameter,
+)
 from firmtoken.runtime.server.served_model import ServedModel
 from firmtoken.runtime.server.wire import Message, Part
+
+TEXT_S = 60.0
+"""A million tokens take 3 s; the rest is for a machine that is busy."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 RESERVED = ("messages", "add_generation_prompt", "tools", "documents")
 
@@ -24,7 +36,16 @@ async def chat_prompt(
             param = f"chat_template_kwargs.{name}"
             raise UnsupportedParameter(f"`{param}` cannot be set there", param=param)
     plain = [_plain(message, f"messages[{index}]") for index, message in enumerate(messages)]
-    return await asyncio.to_thread(_render, model, plain, variables, add_generation_prompt)
+    return await of_text(_render, model, plain, variables, add_generation_prompt)
+
+
+async def of_text(work: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
+    """What a thread makes of text, or `InternalError`: a template that loops must not keep its client for ever."""
+    try:
+        async with asyncio.timeout(TEXT_S):
+            return await asyncio.to_thread(work, *arguments, **named)
+    except TimeoutError as error:
+        raise InternalError(f"making tokens of the text took longer than {TEXT_S:g} s") from error
 
 
 def _render(

@@ -1,7 +1,5 @@
 """POST /tokenize and /detokenize, in vLLM's shapes: the same template and tokenizer as serving."""
 
-import asyncio
-
 from litestar import post
 from litestar.di import NamedDependency
 from litestar.params import SkipValidation
@@ -9,7 +7,7 @@ from litestar.types import ASGIApp
 
 from firmtoken.runtime.server.errors import InvalidBody
 from firmtoken.runtime.server.incoming import HttpRequest, read_request
-from firmtoken.runtime.server.prompt import chat_prompt
+from firmtoken.runtime.server.prompt import chat_prompt, of_text
 from firmtoken.runtime.server.service import Service
 from firmtoken.runtime.server.stream import json_response
 from firmtoken.runtime.server.wire import (
@@ -63,7 +61,7 @@ async def _token_ids(body: TokenizeRequest, service: Service) -> list[int]:
             add_generation_prompt=body.add_generation_prompt is not False,
         )
     if body.prompt is not None and body.messages is None:
-        return await asyncio.to_thread(
+        return await of_text(
             model.tokenizer.encode,
             body.prompt,
             add_special_tokens=body.add_special_tokens is not False,
