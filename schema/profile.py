@@ -69,9 +69,9 @@ class Schedule(Section):
     ] = "auto"
     """Prompts shorter than this fetch only the experts they route to."""
     step_deadline: Annotated[
-        float | Literal["auto"], Quantity(unit=SECONDS, least=0.001, most=86_400)
+        float | Literal["auto"], Quantity(unit=SECONDS, least=1, most=86_400)
     ] = "auto"
-    """How long one step may take before the engine counts as stalled."""
+    """How long one step, or one layer of a prompt, may take before the engine counts as stalled; at least 1 s."""
 
 
 class Streams(Section):

@@ -1,6 +1,8 @@
 """`ft run`: compile, show what will be, compare with this machine, then serve."""
 
+import faulthandler
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -31,6 +33,8 @@ from firmtoken.schema.profile import Server
 
 def launch(argument: str, overrides: Sequence[str], *, debug: bool) -> int:
     """Serve until told to stop; the exit code of D10."""
+    # `kill -USR1` asks for stacks; C code answers, so it works while nothing else does.
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
     compiled = compile_argument(argument, overrides)
     _show(compiled.plan)
     require_fit(compiled)

@@ -29,7 +29,7 @@ click.rich_click.COMMAND_GROUPS = {
     "*": [
         {"name": "Serve", "commands": ["run"]},
         {"name": "When something goes wrong", "commands": ["why", "dump"]},
-        {"name": "Before serving", "commands": ["plan", "check", "explain", "diff"]},
+        {"name": "Before serving", "commands": ["plan", "check", "explain", "diff", "profile"]},
         {"name": "Other", "commands": ["bench", "schema", "version"]},
     ]
 }
@@ -240,6 +240,22 @@ def schema(part: str) -> int:
     from firmtoken.runtime.cli.schema import print_schema
 
     return print_schema(part)
+
+
+@ft.group()
+def profile() -> None:
+    """Make a part of a profile from what is there."""
+
+
+@profile.command()
+@click.argument("folder", metavar="DIR")
+@click.option("--output", metavar="FILE", help="Write to FILE instead of stdout.")
+@_answering
+def model(folder: str, output: str | None) -> int:
+    """Make a model file from the checkpoint in DIR: its `config.json` and `hf_quant_config.json` are enough."""
+    from firmtoken.runtime.cli.profile import make_model_profile
+
+    return make_model_profile(folder, output=output)
 
 
 @ft.command()

@@ -6,8 +6,8 @@ keeps its code.
 """
 
 import asyncio
-import faulthandler
 import logging
+import resource
 import secrets
 import signal
 import sys
@@ -38,6 +38,7 @@ LAST_WORDS_S = 3.0
 """How long clients of a dead engine have to read why."""
 DRAIN_S = 60.0
 """How long running requests have to end after the first signal."""
+MOST_DESCRIPTORS = 65_536
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -57,8 +58,7 @@ class Launch:
 
 def serve(launch: Launch) -> int:
     """Run to the end; the exit code of D10."""
-    # `kill -USR1` asks for stacks; C code answers, so it works while the event loop does not.
-    faulthandler.register(signal.SIGUSR1, all_threads=True)
+    _raise_descriptor_limit()
     lines = LogLines()
     log = start_log(launch.log_file, lines)
     try:
@@ -69,6 +69,13 @@ def serve(launch: Launch) -> int:
     exit_code = asyncio.run(serving.run())
     serving.say_death()
     return exit_code
+
+
+def _raise_descriptor_limit() -> None:
+    """A connection is a descriptor, and so is what the next engine is started with: the soft limit is often 1,024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MOST_DESCRIPTORS)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
 
 
 def start_log(file: logging.Handler | None, lines: LogLines) -> logging.Logger:
@@ -217,7 +224,7 @@ class _Serving:
             self._log.info(
                 "%s: no new requests; open ones (%d) have %.0f s to end; once more to leave at once",
                 name,
-                self._engine.num_running + self._engine.num_waiting,
+                self._engine.held.num_running + self._engine.held.num_waiting,
                 DRAIN_S,
             )
             self._engine.drain()

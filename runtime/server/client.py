@@ -25,6 +25,7 @@ from firmtoken.runtime.engine.messages import (
     Up,
 )
 from firmtoken.runtime.exit_codes import ENGINE_DIED
+from firmtoken.runtime.server.aftermath import Aftermath, decide
 from firmtoken.runtime.server.control import Control
 from firmtoken.runtime.server.errors import (
     ApiError,
@@ -36,11 +37,21 @@ from firmtoken.runtime.server.errors import (
 )
 from firmtoken.runtime.server.held import HeldRequests
 from firmtoken.runtime.server.joined import Joined
-from firmtoken.runtime.server.life import Ending, EngineLife, EngineSpec
+from firmtoken.runtime.server.life import (
+    Ending,
+    EngineLife,
+    EngineSpec,
+    died,
+    died_of_our_bug,
+    ready_line,
+)
 from firmtoken.runtime.server.process import Segments, create_segments
 from firmtoken.runtime.server.report import Report, Requests, write_report
 from firmtoken.runtime.server.restarts import Restarts
 from firmtoken.runtime.server.session import Session, Token
+
+WRITE_S = 10.0
+"""How long a report may take to be on the disk."""
 
 State = Literal["loading", "ready", "restarting", "draining", "stopped", "dead"]
 
@@ -83,16 +94,6 @@ class EngineClient:
         """Why there is no engine any more: the first cause, where restarts did not help."""
         self._condemned = False
         """The present engine has to go: what it still says does not count."""
-
-    @property
-    def num_running(self) -> int:
-        """Requests that the engine has admitted."""
-        return self.held.num_running
-
-    @property
-    def num_waiting(self) -> int:
-        """Requests that the engine has not admitted yet."""
-        return self.held.num_waiting
 
     @property
     def engine_pid(self) -> int:
@@ -212,18 +213,13 @@ class EngineClient:
     async def _keep(self, life: EngineLife) -> None:
         """One engine after another, until it is stopped or dead."""
         try:
-            while await self._outlive(life):
-                life = self._life = self._new_life()
-                await life.start(self._receive)
-        except OSError as error:
-            cause = f"the next engine could not be started: {error.strerror or error}"
-            self.death = self._restarts.first_cause() or _death(cause, hint="`ulimit -a` tells")
-            self._log.error("%s", cause)
+            while await self._outlive(life) and (following := await self._follow()):
+                life = following
         except (
             Exception
         ) as error:  # the last handler of this task: whoever waits must hear of our bug
             self._log.error("the engine could not be kept", exc_info=error)
-            self.death = _our_bug(error)
+            self.death = died_of_our_bug(error)
             life.kill()
         if self.state != "stopped":
             self.state = "dead"
@@ -239,46 +235,63 @@ class EngineClient:
         if self.state == "stopped":
             await life.bury()
             return False
-        delay, outcome = self._decide(life, ending)
-        if delay is None:
-            self.state = "dead"
-        else:
-            self.state = "restarting"
-        self.trouble = ending.cause
-        requests = Requests(running=self.num_running, waiting=self.num_waiting)
+        then = self._decide(ending, was_ready=life.ready_at is not None)
+        requests = Requests(running=self.held.num_running, waiting=self.held.num_waiting)
         self._fail_all()
-        if delay is not None:  # a death is told once, by whoever waits for the end
+        if then.delay_s is not None:  # a death is told once, by whoever waits for the end
             self._log.error("%s", ending.cause)
         if ending.exit_code == ENGINE_DIED:
-            await self._keep_report(ending, outcome, requests)
+            await self._keep_report(ending, then.outcome, requests)
         await life.bury()
         self.stats = None
-        if delay is None:
+        if then.delay_s is None:
             if life.ready_at is not None or self.num_restarts:
-                self._log.error("%s", outcome)
+                self._log.error("%s", then.outcome)
             return False
-        self._log.warning("%s, in %g s", outcome, delay)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(delay):
-                await self._stopping.wait()
-        return not self._stopping.is_set()
+        return await self._wait_for_restart(then.outcome, then.delay_s)
 
-    def _decide(self, life: EngineLife, ending: Ending) -> tuple[float | None, str]:
-        """Seconds until the next engine starts, None if there is to be none; and that in words."""
-        first = self._restarts.first_cause()
-        if ending.exit_code != ENGINE_DIED or (life.ready_at is None and self.state == "loading"):
-            # One that served before is dead of what ended it then; that the next one cannot start comes on top.
-            again = first is not None and life.ready_at is None
-            self.death = first if again else ending
-            return None, f"no restart: {ending.cause if again else 'the next would fail alike'}"
-        if self.state == "draining":
-            self.death = ending
-            return None, "no restart: the server is shutting down"
-        delay, most = self._restarts.take(self._clock(), ending), self._spec.most_restarts
-        if delay is None:
-            self.death = self._restarts.first_cause() or ending
-            return None, f"no restart: {most} of {most} in 10 minutes are used up"
-        return delay, f"restart {self.num_restarts} of {most}"
+    async def _follow(self) -> EngineLife | None:
+        """The next engine, started; None if it cannot be started, or is not wanted any more."""
+        while True:
+            life = self._life = self._new_life()
+            try:
+                await life.start(self._receive)
+            except (
+                OSError
+            ) as error:  # a full table of descriptors or processes may have room a little later
+                cause = f"the next engine could not be started: {error.strerror or error}"
+                self._log.error("%s", cause)
+                ending = died(cause, hint="`ulimit -a` tells what is short")
+                then = self._decide(ending, was_ready=False)
+                if then.delay_s is None:
+                    self._log.error("%s", then.outcome)
+                    return None
+                if not await self._wait_for_restart(then.outcome, then.delay_s):
+                    return None
+            else:
+                return life
+
+    def _decide(self, ending: Ending, *, was_ready: bool) -> Aftermath:
+        then = decide(
+            ending,
+            was_ready=was_ready,
+            state=self.state,
+            restarts=self._restarts,
+            now=self._clock(),
+        )
+        self.death = then.death
+        self.trouble = ending.cause
+        self.state = "dead" if then.delay_s is None else "restarting"
+        return then
+
+    async def _wait_for_restart(self, outcome: str, seconds: float) -> bool:
+        """Whether it is still wanted after that time."""
+        if not self._stopping.is_set():
+            self._log.warning("%s, in %g s", outcome, seconds)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._stopping.wait()
+        return not self._stopping.is_set()
 
     async def _keep_report(self, ending: Ending, outcome: str, requests: Requests) -> None:
         if self._spec.reports is None:
@@ -286,18 +299,19 @@ class EngineClient:
         try:
             report = await self._report(ending.kind, ending.cause, requests=requests)
             report = msgspec.structs.replace(report, outcome=outcome)
-            place = await asyncio.to_thread(
-                write_report, self._spec.reports, report, self._spec.plan_json
-            )
-        except OSError as error:
-            self._log.error("the report could not be written: %s", error)
+            async with asyncio.timeout(WRITE_S):  # a disk that hangs must not keep the next engine
+                place = await asyncio.to_thread(
+                    write_report, self._spec.reports, report, self._spec.plan_json
+                )
+        except OSError as error:  # a missed timeout is one, too
+            self._log.error("the report could not be written: %s", error or "the disk hangs")
         except Exception as error:  # the next engine is worth more than a bug of ours in a report
             self._log.error("the report could not be made", exc_info=error)
         else:
             self._log.error("report: %s", place)
 
     async def _report(self, kind: str, cause: str, *, requests: Requests | None = None) -> Report:
-        held = Requests(running=self.num_running, waiting=self.num_waiting)
+        held = Requests(running=self.held.num_running, waiting=self.held.num_waiting)
         return await self._require_life().report(
             kind,
             cause,
@@ -334,7 +348,7 @@ class EngineClient:
         except (ValueError, msgspec.MsgspecError) as error:
             cause = f"the engine sent what is no message: {error}"
             hint = "engine and server are of different versions"
-            self._require_life().note(_death(cause, hint=hint))
+            self._require_life().note(died(cause, hint=hint))
             return False
         try:
             for message in messages:
@@ -343,7 +357,7 @@ class EngineClient:
             Exception
         ) as error:  # the last handler of its messages: whoever waits must hear of our bug
             self._log.error("a message of the engine could not be handled", exc_info=error)
-            self._require_life().note(_our_bug(error))
+            self._require_life().note(died_of_our_bug(error))
             return False
         return True
 
@@ -377,23 +391,8 @@ class EngineClient:
 
     def _report_ready(self, ready: Ready) -> None:
         self._require_life().ready_at = self._clock()
-        self._log.info(
-            "engine ready: loaded in %.1f s, warmed up in %.1f s; read %.1f MB of weights, %.1f MB of experts",
-            ready.load_s,
-            ready.warm_up_s,
-            ready.dense_bytes / 1e6,
-            ready.expert_bytes / 1e6,
-        )
+        self._log.info("%s", ready_line(ready))
         if self.state in ("loading", "restarting"):
             self.state = "ready"
             self.trouble = None
         self._settled.set()
-
-
-def _death(cause: str, *, hint: str) -> Ending:
-    return Ending(kind="death", cause=cause, hint=hint, exit_code=ENGINE_DIED)
-
-
-def _our_bug(error: Exception) -> Ending:
-    cause = f"the server failed on a message of the engine: {error!r}"
-    return _death(cause, hint="the stack is in the log; please report it")

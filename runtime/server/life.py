@@ -12,7 +12,7 @@ import msgspec
 
 from firmtoken import __version__
 from firmtoken.compiler.plan import Plan
-from firmtoken.runtime.engine.messages import Down, Fault, Start, Stats, Stop, frame
+from firmtoken.runtime.engine.messages import Down, Fault, Ready, Start, Stats, Stop, frame
 from firmtoken.runtime.exit_codes import ENGINE_DIED
 from firmtoken.runtime.server.control import Control
 from firmtoken.runtime.server.foreign_variables import foreign_variables
@@ -85,6 +85,25 @@ class Ending:
     cause: str
     hint: str
     exit_code: int
+
+
+def died(cause: str, *, hint: str) -> Ending:
+    """An end that is the engine's own doing."""
+    return Ending(kind="death", cause=cause, hint=hint, exit_code=ENGINE_DIED)
+
+
+def died_of_our_bug(error: Exception) -> Ending:
+    """An end that is the server's doing."""
+    cause = f"the server failed on a message of the engine: {error!r}"
+    return died(cause, hint="the stack is in the log; please report it")
+
+
+def ready_line(ready: Ready) -> str:
+    """For the log."""
+    return (
+        f"engine ready: loaded in {ready.load_s:.1f} s, warmed up in {ready.warm_up_s:.1f} s; "
+        f"read {ready.dense_bytes / 1e6:.1f} MB of weights, {ready.expert_bytes / 1e6:.1f} MB of experts"
+    )
 
 
 class EngineLife:

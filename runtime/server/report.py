@@ -130,6 +130,7 @@ def write_report(folder: Path, report: Report, plan_json: bytes) -> Path:
     """Write one, forget the oldest; raises `OSError`."""
     stamp = report.at.replace(":", "-").partition(".")[0].removesuffix("+00-00")
     place = folder / f"{stamp}Z-{report.kind}-{report.engine_pid}"
+    _forget_old(folder)  # first: the disk may be full of them
     place.mkdir(parents=True, exist_ok=True)
     (place / "plan.json").write_bytes(plan_json)
     (place / "stacks.txt").write_text(report.stacks, encoding="utf-8")
@@ -139,7 +140,6 @@ def write_report(folder: Path, report: Report, plan_json: bytes) -> Path:
     part = place / f"{REPORT_FILE}.part"
     part.write_bytes(encoded)
     part.replace(place / REPORT_FILE)
-    _forget_old(folder)
     return place
 
 
@@ -165,5 +165,5 @@ def now_text() -> str:
 
 
 def _forget_old(folder: Path) -> None:
-    for place in ends(folder)[NUM_KEPT:]:
+    for place in ends(folder)[NUM_KEPT - 1 :]:
         shutil.rmtree(place, ignore_errors=True)

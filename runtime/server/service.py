@@ -110,8 +110,8 @@ class Service:
             self._log_received(name, order, budget)
         check_queue(
             new=len(orders),
-            waiting=self.engine.num_waiting,
-            running=self.engine.num_running,
+            waiting=self.engine.held.num_waiting,
+            running=self.engine.held.num_running,
             new_tokens=sum(len(order.prompt) for order in orders),
             waiting_tokens=self.engine.held.waiting_prompt_tokens,
             plan=self.plan,
@@ -143,14 +143,14 @@ class Service:
                 self.log.info(
                     "%s queued: %d run, %d wait",
                     name,
-                    self.engine.num_running,
-                    self.engine.num_waiting,
+                    self.engine.held.num_running,
+                    self.engine.held.num_waiting,
                 )
         return Generation(name, session, answers, log=self.log, clock=self._clock)
 
     def _must_wait(self, budget: Budget) -> bool:
         engine = self.engine
-        in_engine = engine.num_running + engine.num_waiting
+        in_engine = engine.held.num_running + engine.held.num_waiting
         return in_engine > self.plan.max_num_seqs or budget.pages > self._pages_free()
 
     def _pages_free(self) -> int:

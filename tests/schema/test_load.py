@@ -76,7 +76,7 @@ def test_overrides_are_obeyed_in_order() -> None:
         [
             "serving.context=8k",
             "serving.context=4k",
-            "schedule.step_deadline=500ms",
+            "schedule.step_deadline=1500ms",
             "kernels.gdn.decode=torch",
             "kernels.attention.avoid=[a, b]",
             "hardware.cpu.memory=64MiB",
@@ -84,7 +84,7 @@ def test_overrides_are_obeyed_in_order() -> None:
     )
     profile = loaded.profile
     assert profile.serving.context == 4096
-    assert profile.schedule.step_deadline == 0.5
+    assert profile.schedule.step_deadline == 1.5
     assert profile.kernels["gdn.decode"] == "torch"
     assert profile.kernels["attention"] == Avoid(avoid=("a", "b"))
     assert isinstance(profile.hardware.cpu, Cpu)

@@ -23,6 +23,14 @@ from firmtoken.schema.tree import MapNode, plain
         ("kernels.gdn.decode=torch", {"kernels": {"gdn.decode": "torch"}}),
         ("kernels.gdn.avoid=[a, b]", {"kernels": {"gdn": {"avoid": ["a", "b"]}}}),
         ("kernels.gdn.decode.avoid=[a]", {"kernels": {"gdn.decode": {"avoid": ["a"]}}}),
+        ("hardware.software.torch=2.10", {"hardware": {"software": {"torch": "2.10"}}}),
+        ("hardware.software.torch='2.10'", {"hardware": {"software": {"torch": "2.10"}}}),
+        ("hardware.software.driver=580", {"hardware": {"software": {"driver": "580"}}}),
+        ("hardware.software.torch=null", {"hardware": {"software": {"torch": None}}}),
+        (
+            "hardware.gpu.compute_capability=8.9",
+            {"hardware": {"gpu": {"compute_capability": "8.9"}}},
+        ),
         ("kernels={gdn.decode: torch}", {"kernels": {"gdn.decode": "torch"}}),
     ],
 )

@@ -107,7 +107,7 @@ def test_a_session_gets_its_own_events_only(run: Callable[..., None]) -> None:
                 events += await session.events(timeout_s=5)
             assert {event.request_id for event in events} == {order.request_id}
             assert len(events) == 5
-        assert (client.num_running, client.num_waiting) == (0, 0)
+        assert (client.held.num_running, client.held.num_waiting) == (0, 0)
 
     run(work)
 
@@ -119,8 +119,8 @@ def test_an_aborted_request_counts_until_the_engine_has_ended_it(run: Callable[.
         session.submit(add(client, max_output=10_000))
         session.close()
         session.close()
-        assert client.num_waiting == 1
-        while client.num_waiting + client.num_running:
+        assert client.held.num_waiting == 1
+        while client.held.num_waiting + client.held.num_running:
             await asyncio.sleep(0.01)
 
     run(work, {"step_s": 0.01})
@@ -254,12 +254,12 @@ def test_a_preempted_request_waits_again_until_it_is_resumed(
         assert admitted == Admitted(
             request_id=1, cached_tokens=1, pages=1, waiting=0, resumed=False
         )
-        assert (client.num_running, client.num_waiting) == (1, 0)
+        assert (client.held.num_running, client.held.num_waiting) == (1, 0)
         client._dispatch(Preempted(request_id=1))
         client._dispatch(Preempted(request_id=99))
-        assert (client.num_running, client.num_waiting) == (0, 1)
+        assert (client.held.num_running, client.held.num_waiting) == (0, 1)
         client._dispatch(Admitted(request_id=1, cached_tokens=9, pages=1, waiting=0, resumed=True))
-        assert (client.num_running, client.num_waiting) == (1, 0)
+        assert (client.held.num_running, client.held.num_waiting) == (1, 0)
 
     run(work, {"stall": True})
 

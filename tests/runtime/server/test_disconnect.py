@@ -21,7 +21,7 @@ def until(condition: Callable[[], bool], seconds: float = 5) -> None:
 def settled(running: Any) -> bool:
     """The engine has ended everything and the server knows."""
     engine = running.service.engine
-    return engine.num_running + engine.num_waiting == 0
+    return engine.held.num_running + engine.held.num_waiting == 0
 
 
 def leave_unanswered(running: Any, body: dict[str, object]) -> None:

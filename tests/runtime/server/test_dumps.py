@@ -37,7 +37,7 @@ def test_dumps_do_not_keep_the_next_engine_away(serve: Serve, tmp_path: Path) ->
     running = serve({"step_s": 0.02, "due_s": 1.0}, most_restarts=3, reports=tmp_path / "reports")
     with ThreadPoolExecutor(13) as pool:
         asked = pool.submit(httpx.post, f"{running.address}{URL}", json=ENDLESS, timeout=60)
-        while running.service.engine.num_running < 1:
+        while running.service.engine.held.num_running < 1:
             time.sleep(0.01)
         os.kill(running.service.engine.engine_pid, signal.SIGSTOP)
         frozen_at = time.monotonic()

@@ -19,7 +19,7 @@ def test_a_queue_full_of_tokens_is_429_with_both_numbers(serve: Callable[..., An
 
     streams = [begin(LONG)]
     end = time.monotonic() + 5
-    while running.service.engine.num_running != 1:
+    while running.service.engine.held.num_running != 1:
         assert time.monotonic() < end
         time.sleep(0.01)
     streams += [begin(LONG) for _ in range(16)]

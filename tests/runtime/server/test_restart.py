@@ -14,6 +14,7 @@ import httpx
 import msgspec
 import pytest
 
+from firmtoken.runtime.server.life import EngineLife
 from firmtoken.runtime.server.report import NUM_KEPT, ends, read_report, write_report
 
 Serve = Callable[..., Any]
@@ -54,7 +55,10 @@ def test_kill_9_during_20_streams_ends_each_with_an_error(serve: Serve) -> None:
     running = serve({"step_s": 0.02, "slots": 4}, most_restarts=3)
     with ThreadPoolExecutor(20) as pool:
         streams = [pool.submit(streamed, running) for _ in range(20)]
-        while running.service.engine.num_running < 4 or running.service.engine.num_waiting < 16:
+        while (
+            running.service.engine.held.num_running < 4
+            or running.service.engine.held.num_waiting < 16
+        ):
             time.sleep(0.01)
         os.kill(running.service.engine.engine_pid, signal.SIGKILL)
         killed_at = time.monotonic()
@@ -67,7 +71,10 @@ def test_kill_9_during_20_streams_ends_each_with_an_error(serve: Serve) -> None:
         assert '"finish_reason":"' not in text
     until_ready(running)
     assert httpx.post(f"{running.address}{URL}", json=ANSWERED).status_code == 200
-    assert (running.service.engine.num_running, running.service.engine.num_waiting) == (0, 0)
+    assert (running.service.engine.held.num_running, running.service.engine.held.num_waiting) == (
+        0,
+        0,
+    )
 
 
 def test_only_a_request_that_had_not_begun_is_to_be_tried_again(serve: Serve) -> None:
@@ -78,10 +85,10 @@ def test_only_a_request_that_had_not_begun_is_to_be_tried_again(serve: Serve) ->
             return httpx.post(f"{running.address}{URL}", json=ENDLESS, timeout=30)
 
         began = pool.submit(ask)
-        while running.service.engine.num_running < 1:
+        while running.service.engine.held.num_running < 1:
             time.sleep(0.01)
         waited = pool.submit(ask)
-        while running.service.engine.num_waiting < 1:
+        while running.service.engine.held.num_waiting < 1:
             time.sleep(0.01)
         os.kill(running.service.engine.engine_pid, signal.SIGKILL)
         ran, queued = began.result(), waited.result()
@@ -191,7 +198,7 @@ def test_a_dump_tells_what_the_engine_does_and_ends_nothing(serve: Serve) -> Non
     running = serve({"step_s": 0.05}, most_restarts=3)
     pid = running.service.engine.engine_pid
     with httpx.stream("POST", f"{running.address}{URL}", json=ENDLESS | {"stream": True}):
-        while running.service.engine.num_running < 1:
+        while running.service.engine.held.num_running < 1:
             time.sleep(0.01)
         report = httpx.get(f"{running.address}/v1/dump", timeout=10).json()
     assert (report["kind"], report["state"], report["engine_pid"]) == ("dump", "ready", pid)
@@ -230,3 +237,44 @@ def test_old_reports_are_forgotten_and_what_is_not_ours_stays(serve: Serve, tmp_
 
 def _in_loop(running: Any, work: Callable[[], Any]) -> Any:
     return asyncio.run_coroutine_threadsafe(work(), running.loop).result(10)
+
+
+def test_an_engine_that_cannot_be_started_is_tried_again(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full table of descriptors or processes may have room a little later."""
+    monkeypatch.setattr("firmtoken.runtime.server.restarts.BACK_OFF_S", (0.0, 0.05, 0.1))
+    running = serve({}, most_restarts=3)
+    original, failures = EngineLife.start, iter(range(2))
+
+    async def fail(life: EngineLife, receive: Callable[[bytes], bool]) -> None:
+        if next(failures, None) is not None:
+            raise OSError(24, "Too many open files")
+        await original(life, receive)
+
+    monkeypatch.setattr(EngineLife, "start", fail)
+    os.kill(running.service.engine.engine_pid, signal.SIGKILL)
+    while running.service.engine.num_restarts < 3:
+        time.sleep(0.02)
+    until_ready(running)
+    assert httpx.post(f"{running.address}{URL}", json=ANSWERED).status_code == 200
+
+
+def test_an_engine_that_can_never_be_started_leaves_the_first_cause(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("firmtoken.runtime.server.restarts.BACK_OFF_S", (0.0, 0.05, 0.1))
+    running = serve({}, most_restarts=3)
+    engine = running.service.engine
+
+    async def fail(life: EngineLife, receive: Callable[[bytes], bool]) -> None:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(EngineLife, "start", fail)
+    os.kill(engine.engine_pid, signal.SIGKILL)
+    end = time.monotonic() + 10
+    while engine.state != "dead":
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    assert engine.death.cause == "the engine process was killed by SIGKILL"
+    assert engine.death.exit_code == 4

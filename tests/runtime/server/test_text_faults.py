@@ -62,7 +62,7 @@ def test_a_detokenizer_that_raises_ends_its_answer_and_frees_its_place(
     assert failed.status_code == (200 if stream else 500)
     assert "internal_error" in failed.text and '"finish_reason":"length"' not in failed.text
     end = time.monotonic() + 5
-    while running.service.engine.num_running + running.service.engine.num_waiting:
+    while running.service.engine.held.num_running + running.service.engine.held.num_waiting:
         assert time.monotonic() < end
         time.sleep(0.01)
     assert len(running.notes("abort")) == 1

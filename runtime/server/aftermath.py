@@ -1,0 +1,43 @@
+"""What follows when an engine has ended: another one, or none and why."""
+
+from dataclasses import dataclass
+
+from firmtoken.runtime.exit_codes import ENGINE_DIED
+from firmtoken.runtime.server.life import Ending
+from firmtoken.runtime.server.restarts import Restarts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Aftermath:
+    """The decision, for the server and for people."""
+
+    delay_s: float | None
+    """Until the next engine starts; None: there is none."""
+    death: Ending | None
+    """Why there is none: the first cause, where restarts did not help."""
+    outcome: str
+
+
+def decide(
+    ending: Ending, *, was_ready: bool, state: str, restarts: Restarts[Ending], now: float
+) -> Aftermath:
+    """`state` is the server's before the end; a restart that is granted is taken."""
+    restarts.used(now)
+    first = restarts.first_cause()
+    if ending.exit_code != ENGINE_DIED or (not was_ready and state == "loading"):
+        # One that served before is dead of what ended it then; that the next one cannot start comes on top.
+        again = first is not None and not was_ready
+        why = ending.cause if again else "the next would fail alike"
+        return _no_more(first if again and first is not None else ending, why)
+    if state == "draining":
+        return _no_more(ending, "the server is shutting down")
+    delay = restarts.take(now, ending)
+    if delay is None:
+        used_up = f"{restarts.most} of {restarts.most} in 10 minutes are used up"
+        return _no_more(restarts.first_cause() or ending, used_up)
+    outcome = f"restart {restarts.used(now)} of {restarts.most}"
+    return Aftermath(delay_s=delay, death=None, outcome=outcome)
+
+
+def _no_more(death: Ending, why: str) -> Aftermath:
+    return Aftermath(delay_s=None, death=death, outcome=f"no restart: {why}")
