@@ -4,6 +4,15 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Excluded:
+    """Compute capabilities, both ends included, on which a kernel does not run, and why."""
+
+    first: tuple[int, int]
+    last: tuple[int, int]
+    because: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KernelCard:
     """One kernel for one op. Cards lie beside their kernels and import no torch."""
 
@@ -22,10 +31,14 @@ class KernelCard:
     because: str
     """Why it has its rank: one clause."""
     status: str = "ready"
-    """`ready` or `planned`."""
+    """`ready`, `planned` (no implementation yet), or `foreign` (somebody else's, never chosen)."""
     evidence: str = "documented"
     min_capability: tuple[int, int] = (0, 0)
     max_capability: tuple[int, int] = (99, 9)
+    excluded: tuple[Excluded, ...] = ()
+    """Capabilities within these bounds that it lacks too, for a reason worth more words."""
+    not_called: str = ""
+    """Why FirmToken does not call it where it would run; only of a foreign kernel."""
     requires: tuple[str, ...] = ()
     """Packages beyond torch: `triton`, `flashinfer`."""
     head_dims: tuple[int, ...] = ()
@@ -67,3 +80,42 @@ def planned_gpu_card(
         min_capability=min_capability,
         requires=requires,
     )
+
+
+def foreign_gpu_card(
+    *,
+    op: str,
+    name: str,
+    phases: tuple[str, ...] = ("decode", "prefill"),
+    formats: tuple[str, ...],
+    not_called: str,
+    excluded: tuple[Excluded, ...] = (),
+    hazards: tuple[str, ...] = (),
+) -> KernelCard:
+    """A card of a kernel that users ask about and FirmToken does not call: shown with its reason, refused by name."""
+    return KernelCard(
+        op=op,
+        name=name,
+        entry="",
+        phases=phases,
+        devices=("cuda",),
+        formats=formats,
+        rank=99,
+        because=not_called,
+        status="foreign",
+        not_called=not_called,
+        excluded=excluded,
+        hazards=hazards,
+    )
+
+
+def below(first: tuple[int, int], because: str) -> Excluded:
+    """Excluded below a capability, given as the first that is not."""
+    major, minor = first
+    last = (major, minor - 1) if minor else (major - 1, 9)
+    return Excluded(first=(0, 0), last=last, because=because)
+
+
+def above(last: tuple[int, int], because: str) -> Excluded:
+    """Excluded above a capability, given as the last that is not."""
+    return Excluded(first=(last[0], last[1] + 1), last=(99, 9), because=because)

@@ -70,8 +70,6 @@ class ModelFacts:
     """[value heads, key dim, value dim] of one linear layer and sequence."""
     gated_attention: bool = False
     """Whether half of the query projection gates the attention's output."""
-    scoring: str = "softmax"
-    """How the router scores experts: `softmax` or `sigmoid`."""
     kv_heads: int = 0
     head_dim: int = 0
     expert_sources: tuple[str, ...] = ()

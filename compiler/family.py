@@ -1,11 +1,38 @@
-"""What a model family must say of itself: its tensors, its numbers, and one layer of each kind as primitive ops."""
+"""What a model family must say of itself: its tensors, its numbers, its config, and its layers as primitive ops."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from firmtoken.compiler.facts import ModelFacts
 from firmtoken.compiler.program import Step
 from firmtoken.schema.model import Model
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointPart:
+    """Matrices of a checkpoint that a model profile gives one number format."""
+
+    field: str
+    """Of `quantization` in a model profile."""
+    axis: str
+    """`layer`, `linear`, `full`, or empty (once)."""
+    modules: tuple[str, ...]
+    """Their logical names; `{l}` is the layer, and the first expert stands for all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointConfig:
+    """What the family's `config.json` says, and what it may not say."""
+
+    dialect: str
+    """The one that its checkpoints speak unless a profile names another."""
+    keys: Mapping[str, str]
+    """Geometry field -> key, where the key is not the usual one."""
+    stated: Mapping[str, object]
+    """Values without which it is another model; a key that is missing is one too. Of a list, each item."""
+    granted: Mapping[str, object]
+    """The same, but a missing key means this value."""
+    parts: tuple[CheckpointPart, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +51,7 @@ class Family:
     """The second half: reads `h` and `hid`, writes `hid`; routed experts by `ids`, addressed later."""
     head: Callable[[], tuple[Step, ...]]
     """From `last` to `logits`."""
+    config: CheckpointConfig
 
 
 def primitive(

@@ -17,6 +17,12 @@ def kernel_constants(
         "num_kv_heads": geometry.num_kv_heads,
         "head_dim": geometry.head_dim,
     }
+    rotated: Constants = {
+        **heads,
+        "rotary_dim": geometry.rotary_dim,
+        "rope_theta": geometry.rope_theta,
+        "eps": eps,
+    }
     experts: Constants = {
         "hidden_size": geometry.hidden_size,
         "expert_width": geometry.moe_intermediate_size,
@@ -24,14 +30,8 @@ def kernel_constants(
     }
     by_op: dict[str, Constants] = {
         "add_norm": {"eps": eps},
-        "qk_norm_rope_kv": {
-            **heads,
-            "rotary_dim": geometry.rotary_dim,
-            "rope_theta": geometry.rope_theta,
-            "eps": eps,
-            "gated": gated,
-            "page_size": cache.page_size,
-        },
+        "qk_norm_rope_kv": {**rotated, "gated": gated, "page_size": cache.page_size},
+        "row_norm_rope_kv": {**rotated, "page_size": cache.page_size},
         "attention": {
             **heads,
             "gated": gated,
@@ -39,10 +39,8 @@ def kernel_constants(
             "scale": geometry.head_dim**-0.5,
         },
         "gdn": _gdn_constants(geometry),
-        "route": {
-            "num_experts_per_token": geometry.num_experts_per_token,
-            "scoring": facts.scoring,
-        },
+        "route": {"num_experts_per_token": geometry.num_experts_per_token},
+        "route_sigmoid": {"num_experts_per_token": geometry.num_experts_per_token},
         "admit": {"num_experts": geometry.num_experts},
         "moe_gate_up": experts,
         "moe_down": experts,

@@ -5,8 +5,10 @@ from dataclasses import dataclass
 
 from firmtoken.compiler.cards import KernelCard
 from firmtoken.compiler.facts import CacheChoice
-from firmtoken.compiler.hazards import condition, find_hazard, holds, installed
+from firmtoken.compiler.hazard_effects import said
+from firmtoken.compiler.hazards import find_hazard, holds
 from firmtoken.compiler.machine import captures, describe_machine
+from firmtoken.compiler.situation import Situation, describe_situation, installed
 from firmtoken.schema.hardware import Hardware
 from firmtoken.schema.profile import Profile
 
@@ -16,6 +18,7 @@ class Launch:
     """What all launches of a plan have in common."""
 
     hardware: Hardware
+    situation: Situation
     kind: str
     capability: tuple[int, int]
     head_dim: int
@@ -30,6 +33,7 @@ def describe_launch(profile: Profile, cache: CacheChoice) -> Launch:
     machine = describe_machine(profile.hardware)
     return Launch(
         hardware=profile.hardware,
+        situation=describe_situation(profile, cache),
         kind=machine.kind,
         capability=machine.capability,
         head_dim=profile.model.geometry.head_dim,
@@ -50,6 +54,8 @@ def _faults(card: KernelCard, phase: str, format_name: str, launch: Launch) -> I
     if launch.kind not in card.devices:
         yield f"runs on {_either(card.devices)}, not on {launch.kind}"
     yield from _capability(card, launch)
+    if card.not_called:
+        yield "; ".join((f"not called: {card.not_called}", *_warnings(card, launch)))
     if phase not in card.phases:
         yield f"for {_either(card.phases)} only"
     if format_name not in card.formats:
@@ -62,13 +68,23 @@ def _faults(card: KernelCard, phase: str, format_name: str, launch: Launch) -> I
 def _hazards(card: KernelCard, launch: Launch) -> Iterator[str]:
     for hazard_id in card.hazards:
         hazard = find_hazard(hazard_id)
-        if not hazard.caps and holds(hazard, launch.hardware):
-            yield f"{hazard.id} ({condition(hazard)}): {hazard.effect}; safe: {hazard.remedy}"
+        if hazard.act == "forbid" and holds(hazard, launch.situation):
+            yield f"{said(hazard, launch.situation)}; safe: {hazard.alternative}"
+
+
+def _warnings(card: KernelCard, launch: Launch) -> Iterator[str]:
+    for hazard_id in card.hazards:
+        hazard = find_hazard(hazard_id)
+        if hazard.act == "warn" and holds(hazard, launch.situation):
+            yield said(hazard, launch.situation)
 
 
 def _capability(card: KernelCard, launch: Launch) -> Iterator[str]:
     if launch.kind != "cuda" or "cuda" not in card.devices:
         return
+    for excluded in card.excluded:
+        if excluded.first <= launch.capability <= excluded.last:
+            yield excluded.because
     if launch.capability < card.min_capability:
         yield f"needs compute capability {_dotted(card.min_capability)}, this is {_dotted(launch.capability)}"
     if launch.capability > card.max_capability:

@@ -73,11 +73,15 @@ def _faults(
             yield Refusal(
                 field=f"kernels.{key}",
                 message=f"`{op}` has no kernel `{name}`",
-                hint=did_you_mean(name, tuple(own)) or f"it has {listing(own)}",
+                hint=did_you_mean(name, tuple(own)) or f"it has {listing(_callable(own))}",
                 code="unknown_kernel",
             )
     if isinstance(choice, str) and choice in own:
         yield from _unusable(key, op, own[choice], used)
+
+
+def _callable(own: Mapping[str, KernelCard]) -> tuple[str, ...]:
+    return tuple(name for name, card in own.items() if not card.not_called)
 
 
 def _unusable(

@@ -44,10 +44,17 @@ OPS = (
         note="per-head norm and rotary on q and k; q[T,Hq*D]; k and v go to their token slots in kv",
     ),
     Op(
+        name="row_norm_rope_kv",
+        reads=("qkv", "kv"),
+        writes=("q", "kv"),
+        weights=("q_norm", "k_norm"),
+        note="as qk_norm_rope_kv, with one norm over all heads of q and one over all of k",
+    ),
+    Op(
         name="attention",
-        reads=("q", "qkv", "kv"),
+        reads=("q", "qkv?", "kv"),
         writes=("o",),
-        note="causal attention over the pages of each sequence; o[T,Hq*D], times sigmoid(gate of qkv) if gated",
+        note="causal attention over the pages of each sequence; o[T,Hq*D], times sigmoid(gate of qkv) where given",
     ),
     Op(
         name="gdn",
@@ -62,6 +69,13 @@ OPS = (
         writes=("ids", "wts"),
         weights=("router",),
         note="ids[T,k] int32 and wts[T,k] fp32, renormalised; padded rows get id -1 and weight 0",
+    ),
+    Op(
+        name="route_sigmoid",
+        reads=("h",),
+        writes=("ids", "wts"),
+        weights=("router", "bias"),
+        note="the k experts with the largest sigmoid(logit) + bias, weighted by their sigmoids over the sum of those k",
     ),
     Op(
         name="resolve",

@@ -33,6 +33,9 @@ class PlanDevice:
     index: str
     """`auto`, an index or a UUID."""
     rank: int
+    survives_errors: bool
+    """A kernel that raised leaves it usable. A GPU keeps the error until its process ends; only a refused allocation does
+    not reach it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

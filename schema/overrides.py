@@ -17,6 +17,8 @@ from firmtoken.schema.tree import Entry, MapNode, Node, Scalar
 
 FREE_KEYS = "kernels"
 """Its keys may themselves contain a dot: `kernels.attention.decode`."""
+TEXT_FIELDS = ("hardware.software.", "hardware.gpu.compute_capability")
+"""A number written there is the text itself (`2.10` is no 2.1); in a file it needs quotes, which a shell takes away."""
 
 
 def command_line() -> File:
@@ -43,6 +45,8 @@ def read_override(text: str, ordinal: int) -> MapNode | Diagnostic:
         first = error.diagnostics[0]
         fault = Fault(code=first.code, message=first.message, hint=first.hint)
         return diagnose(fault, place, field.strip())
+    if is_number(node) and field.strip().startswith(TEXT_FIELDS):
+        node = Scalar(place=place, value=value.strip())
     for step in reversed(steps):
         node = MapNode(place=place, entries=(Entry(key=step, place=place, value=node),))
     assert isinstance(node, MapNode)  # there is at least one step
@@ -53,6 +57,14 @@ def read_value(text: str, place: Place) -> Node:
     if not text:
         return Scalar(place=place, value=None)
     return moved(read_yaml(text.encode("utf-8", "surrogateescape"), SET), place)
+
+
+def is_number(node: Node) -> bool:
+    return (
+        isinstance(node, Scalar)
+        and isinstance(node.value, int | float)
+        and not isinstance(node.value, bool)
+    )
 
 
 def moved(node: Node, place: Place) -> Node:

@@ -5,23 +5,43 @@ accepts `model.language_model.`.
 """
 
 from firmtoken.compiler.facts import ModelFacts, TensorFacts, ValueFacts
-from firmtoken.compiler.family import Family, primitive
+from firmtoken.compiler.family import CheckpointConfig, CheckpointPart, Family, primitive
+from firmtoken.compiler.family_steps import (
+    HEAD_NORM,
+    SOFTMAX_ROUTE,
+    attention_body,
+    head,
+    mixer_layer,
+)
+from firmtoken.compiler.family_steps import experts as routed_experts
+from firmtoken.compiler.family_tensors import (
+    DenseTensors,
+    activation_format,
+    active_parameters,
+    attention_values,
+    dense_tensors,
+    expert_values,
+    head_values,
+    layer_values,
+    values,
+)
 from firmtoken.compiler.program import Step
-from firmtoken.compiler.tensor_bytes import tensor_bytes
 from firmtoken.schema.model import Geometry, LinearGeometry, Model
 
 LAYER = "model.layers.{l}."
 LINEAR = LAYER + "linear_attn."
 FULL = LAYER + "self_attn."
 MLP = LAYER + "mlp."
+ZERO_CENTRED = 1.0
+"""Norms multiply by 1 + w; only the one inside the gated delta net by w."""
 
 
 def describe(model: Model, device_kind: str) -> ModelFacts:
     """Facts of this family for a device kind."""
     geometry, linear = model.geometry, _linear(model.geometry)
     kinds = layer_kinds(geometry.num_layers, geometry.full_attention_interval)
-    tensors = _tensors(model, linear, "fp32" if device_kind == "cpu" else "")
-    num_full, num_linear = kinds.count("full"), kinds.count("linear")
+    tensors = _tensors(model, linear, dense_tensors(device_kind))
+    num_full = kinds.count("full")
     return ModelFacts(
         family=FAMILY.name,
         layer_kinds=kinds,
@@ -36,9 +56,9 @@ def describe(model: Model, device_kind: str) -> ModelFacts:
         kv_elements_per_token=2 * num_full * geometry.num_kv_heads * geometry.head_dim,
         conv_elements=_conv_channels(linear) * (linear.conv_kernel - 1),
         recurrent_elements=linear.num_value_heads * linear.key_head_dim * linear.value_head_dim,
-        active_parameters=_active_parameters(geometry, tensors, num_linear, num_full),
+        active_parameters=active_parameters(geometry, kinds, tensors),
         attention_flops_per_pair=4 * num_full * geometry.num_q_heads * geometry.head_dim,
-        values=_values(geometry, linear, "fp32" if device_kind == "cpu" else "bf16"),
+        values=_values(geometry, linear, activation_format(device_kind)),
         conv_shape=(_conv_channels(linear), linear.conv_kernel - 1),
         recurrent_shape=(linear.num_value_heads, linear.key_head_dim, linear.value_head_dim),
         gated_attention=True,
@@ -50,30 +70,19 @@ def describe(model: Model, device_kind: str) -> ModelFacts:
 
 def _values(geometry: Geometry, linear: LinearGeometry, dtype: str) -> tuple[ValueFacts, ...]:
     """Activations by local name; legend of widths: facts/models.md 2.2, 2.5, 2.6."""
-    hidden, k = geometry.hidden_size, geometry.num_experts_per_token
-    heads, values = linear.num_value_heads, linear.num_value_heads * linear.value_head_dim
-    q_rows = geometry.num_q_heads * geometry.head_dim
-    kv_rows = geometry.num_kv_heads * geometry.head_dim
-    rows = (
-        ("hid", "tokens", hidden, dtype),
-        ("h", "tokens", hidden, dtype),
-        ("u", "tile", _conv_channels(linear) + values + 2 * heads, dtype),
-        ("gdn_o", "tile", values, dtype),
-        ("qkv", "tile", 2 * q_rows + 2 * kv_rows, dtype),
-        ("q", "tile", q_rows, dtype),
-        ("attn_o", "tile", q_rows, dtype),
-        ("y", "tile", hidden, dtype),
-        ("ids", "tokens", k, "int32"),
-        ("wts", "tokens", k, "fp32"),
-        ("a", "pairs", geometry.moe_intermediate_size, dtype),
-        ("rows", "pairs", hidden, dtype),
-        ("s", "tokens", hidden, dtype),
-        ("last", "sequences", hidden, dtype),
-        ("logits", "sequences", geometry.vocab_size, "fp32"),
-    )
-    return tuple(
-        ValueFacts(name=name, unit=unit, width=width, dtype=kind)
-        for name, unit, width, kind in rows
+    heads, width = linear.num_value_heads, linear.num_value_heads * linear.value_head_dim
+    return (
+        *layer_values(geometry, dtype),
+        *values(
+            (
+                ("u", "tile", _conv_channels(linear) + width + 2 * heads, dtype),
+                ("gdn_o", "tile", width, dtype),
+            )
+        ),
+        *attention_values(geometry, dtype, q_rows=_q_rows(geometry)),
+        *expert_values(geometry, dtype),
+        *values((("s", "tokens", geometry.hidden_size, dtype),)),
+        *head_values(geometry, dtype),
     )
 
 
@@ -95,143 +104,98 @@ def _conv_channels(linear: LinearGeometry) -> int:
     return 2 * keys + linear.num_value_heads * linear.value_head_dim
 
 
-def _active_parameters(
-    geometry: Geometry, tensors: tuple[TensorFacts, ...], num_linear: int, num_full: int
-) -> int:
-    counts = {"": 1, "layer": geometry.num_layers, "linear": num_linear, "full": num_full}
-    dense = sum(
-        counts[tensor.axis] * tensor.shape[0] * tensor.shape[1]
-        for tensor in tensors
-        if len(tensor.shape) == 2 and tensor.read_by_decode
-    )
-    expert = 3 * geometry.hidden_size * geometry.moe_intermediate_size
-    return dense + geometry.num_layers * geometry.num_experts_per_token * expert
+def _q_rows(geometry: Geometry) -> int:
+    # Each head of q is followed by its gate.
+    return 2 * geometry.num_q_heads * geometry.head_dim
 
 
-def _tensors(model: Model, linear: LinearGeometry, override: str) -> tuple[TensorFacts, ...]:
+def _tensors(model: Model, linear: LinearGeometry, dense: DenseTensors) -> tuple[TensorFacts, ...]:
     geometry, formats = model.geometry, model.quantization
-    hidden, head_dim = geometry.hidden_size, geometry.head_dim
-    q_rows, kv_rows = geometry.num_q_heads * head_dim, geometry.num_kv_heads * head_dim
-    values = linear.num_value_heads * linear.value_head_dim
-    channels, heads = _conv_channels(linear), linear.num_value_heads
-    width = geometry.shared_intermediate_size
+    hidden = geometry.hidden_size
+    qkv_proj, attn_out = dense.attention(
+        geometry, formats.attention, FULL, q_rows=_q_rows(geometry)
+    )
 
-    def tensor(
-        name: str,
-        axis: str,
-        shape: tuple[int, ...],
-        parts: dict[str, tuple[int, str]],
-        *,
-        add: float = 0.0,
-        read_by_decode: bool = True,
-    ) -> TensorFacts:
-        """`parts`: source -> (rows, format on the checkpoint's device layout)."""
-        kinds = {override or format_name for _, format_name in parts.values()}
-        columns = shape[1:]
-        return TensorFacts(
-            name=name,
-            axis=axis,
-            shape=shape,
-            dtype="fp8" if kinds == {"fp8", "bf16"} else next(iter(kinds)),
-            bytes=sum(
-                tensor_bytes((rows, *columns), override or format_name)
-                for rows, format_name in parts.values()
-            ),
-            sources=tuple(parts),
-            add=add,
-            read_by_decode=read_by_decode,
-        )
+    def norm(name: str, axis: str, size: int, source: str) -> TensorFacts:
+        return dense.norm(name, axis, size, source, add=ZERO_CENTRED)
 
-    def norm(name: str, axis: str, size: int, source: str, *, add: float = 1.0) -> TensorFacts:
-        """Norm weights are kept in fp32: w near 0 loses bits once 1 is added in bf16."""
-        return tensor(name, axis, (size,), {source: (size, "fp32")}, add=add)
-
-    mixer, attention = formats.linear_attention, formats.attention
     return (
-        tensor(
-            "embed",
-            "",
-            (geometry.vocab_size, hidden),
-            {"model.embed_tokens": (geometry.vocab_size, formats.embedding)},
-            read_by_decode=False,
-        ),
+        dense.embed(geometry, formats.embedding),
         norm("in_norm", "layer", hidden, LAYER + "input_layernorm"),
         norm("post_norm", "layer", hidden, LAYER + "post_attention_layernorm"),
-        tensor(
+        *_linear_tensors(linear, hidden, formats.linear_attention, dense),
+        qkv_proj,
+        norm("q_norm", "full", geometry.head_dim, FULL + "q_norm"),
+        norm("k_norm", "full", geometry.head_dim, FULL + "k_norm"),
+        attn_out,
+        dense.router(geometry, formats.router, MLP + "gate"),
+        *_shared_tensors(geometry, formats.shared_expert, dense),
+        norm("final_norm", "", hidden, "model.norm"),
+        dense.lm_head(geometry, formats.lm_head),
+    )
+
+
+def _linear_tensors(
+    linear: LinearGeometry, hidden: int, format_name: str, dense: DenseTensors
+) -> tuple[TensorFacts, ...]:
+    width = linear.num_value_heads * linear.value_head_dim
+    channels, heads = _conv_channels(linear), linear.num_value_heads
+    return (
+        dense.tensor(
             "in_proj",
             "linear",
-            (channels + values + 2 * heads, hidden),
+            (channels + width + 2 * heads, hidden),
             {
-                LINEAR + "in_proj_qkv": (channels, mixer),
-                LINEAR + "in_proj_z": (values, mixer),
+                LINEAR + "in_proj_qkv": (channels, format_name),
+                LINEAR + "in_proj_z": (width, format_name),
                 LINEAR + "in_proj_b": (heads, "bf16"),
                 LINEAR + "in_proj_a": (heads, "bf16"),
             },
         ),
-        tensor(
+        dense.tensor(
             "conv",
             "linear",
             (channels, linear.conv_kernel),
             {LINEAR + "conv1d": (channels, "bf16")},
         ),
-        tensor("a_log", "linear", (heads,), {LINEAR + "A_log": (heads, "fp32")}),
-        tensor("dt_bias", "linear", (heads,), {LINEAR + "dt_bias": (heads, "fp32")}),
-        norm("gdn_norm", "linear", linear.value_head_dim, LINEAR + "norm", add=0.0),
-        tensor("gdn_out", "linear", (hidden, values), {LINEAR + "out_proj": (hidden, mixer)}),
-        tensor(
-            "qkv_proj",
-            "full",
-            (2 * q_rows + 2 * kv_rows, hidden),
-            {
-                FULL + "q_proj": (2 * q_rows, attention),
-                FULL + "k_proj": (kv_rows, attention),
-                FULL + "v_proj": (kv_rows, attention),
-            },
+        dense.tensor("a_log", "linear", (heads,), {LINEAR + "A_log": (heads, "fp32")}),
+        dense.tensor("dt_bias", "linear", (heads,), {LINEAR + "dt_bias": (heads, "fp32")}),
+        dense.norm("gdn_norm", "linear", linear.value_head_dim, LINEAR + "norm"),
+        dense.tensor(
+            "gdn_out", "linear", (hidden, width), {LINEAR + "out_proj": (hidden, format_name)}
         ),
-        norm("q_norm", "full", head_dim, FULL + "q_norm"),
-        norm("k_norm", "full", head_dim, FULL + "k_norm"),
-        tensor("attn_out", "full", (hidden, q_rows), {FULL + "o_proj": (hidden, attention)}),
-        tensor(
-            "router",
-            "layer",
-            (geometry.num_experts, hidden),
-            {MLP + "gate": (geometry.num_experts, formats.router)},
-        ),
-        tensor(
+    )
+
+
+def _shared_tensors(
+    geometry: Geometry, format_name: str, dense: DenseTensors
+) -> tuple[TensorFacts, ...]:
+    hidden, width = geometry.hidden_size, geometry.shared_intermediate_size
+    return (
+        dense.tensor(
             "shared_gate_up",
             "layer",
             (2 * width, hidden),
             {
-                MLP + "shared_expert.gate_proj": (width, formats.shared_expert),
-                MLP + "shared_expert.up_proj": (width, formats.shared_expert),
+                MLP + "shared_expert.gate_proj": (width, format_name),
+                MLP + "shared_expert.up_proj": (width, format_name),
             },
         ),
-        tensor(
+        dense.tensor(
             "shared_down",
             "layer",
             (hidden, width),
-            {MLP + "shared_expert.down_proj": (hidden, formats.shared_expert)},
+            {MLP + "shared_expert.down_proj": (hidden, format_name)},
         ),
-        tensor("shared_gate", "layer", (1, hidden), {MLP + "shared_expert_gate": (1, "bf16")}),
-        norm("final_norm", "", hidden, "model.norm"),
-        tensor(
-            "lm_head",
-            "",
-            (geometry.vocab_size, hidden),
-            {"lm_head": (geometry.vocab_size, formats.lm_head)},
+        dense.tensor(
+            "shared_gate", "layer", (1, hidden), {MLP + "shared_expert_gate": (1, "bf16")}
         ),
     )
 
 
 def mixer(kind: str) -> tuple[Step, ...]:
     """norm, projections, GDN or attention, output projection, residual, norm."""
-    body = _gdn_body() if kind == "linear" else _attention_body()
-    return (
-        primitive("norm", "hid", writes="h", weights="norm:in_norm[l]", rows="tile"),
-        *body,
-        primitive("add", "hid y", writes="hid", rows="tile"),
-        primitive("norm", "hid", writes="h", weights="norm:post_norm[l]", rows="tile"),
-    )
+    return mixer_layer(_gdn_body() if kind == "linear" else attention_body(HEAD_NORM, gated=True))
 
 
 def _gdn_body() -> tuple[Step, ...]:
@@ -259,43 +223,59 @@ def _gdn_body() -> tuple[Step, ...]:
     )
 
 
-def _attention_body() -> tuple[Step, ...]:
-    return (
-        primitive("linear", "x:h", writes="y:qkv", weights="w:qkv_proj[l]", rows="tile"),
-        primitive("q_norm", "qkv", writes="qn", weights="q_norm:q_norm[l]", rows="tile"),
-        primitive("k_norm", "qkv", writes="kn", weights="k_norm:k_norm[l]", rows="tile"),
-        primitive("rope", "qn kn", writes="q kr", rows="tile"),
-        primitive("kv_write", "kr qkv kv:kv[l,o]", writes="kv:kv[l,o]", rows="tile"),
-        primitive("attention", "q qkv kv:kv[l,o]", writes="o:attn_o", rows="tile"),
-        primitive("linear", "x:attn_o", writes="y", weights="w:attn_out[l]", rows="tile"),
-    )
-
-
 def experts() -> tuple[Step, ...]:
     """Router, routed experts, shared expert, sum."""
+    return routed_experts(SOFTMAX_ROUTE, _shared_body())
+
+
+def _shared_body() -> tuple[Step, ...]:
     return (
-        primitive("router", "h", writes="scores", weights="router:router[l]", rows="tokens"),
-        primitive("top_k", "scores", writes="ids wts", rows="tokens"),
-        primitive("gate_up", "x:h ids", writes="gu", rows="pairs"),
-        primitive("silu_mul", "gu", writes="a", rows="pairs"),
-        primitive("moe_down", "a ids", writes="rows", rows="pairs"),
         primitive(
             "shared_gate_up", "h", writes="sgu", weights="gate_up:shared_gate_up[l]", rows="tokens"
         ),
         primitive("shared_silu", "sgu", writes="sa", rows="tokens"),
         primitive("shared_down", "sa", writes="sd", weights="down:shared_down[l]", rows="tokens"),
         primitive("shared_scale", "h sd", writes="s", weights="gate:shared_gate[l]", rows="tokens"),
-        primitive("weighted_sum", "rows wts s", writes="moe", rows="tokens"),
-        primitive("residual", "moe hid", writes="hid", rows="tokens"),
     )
 
 
-def head() -> tuple[Step, ...]:
-    """Final norm and vocabulary projection."""
-    return (
-        primitive("final_norm", "last", writes="ln", weights="norm:final_norm", rows="sequences"),
-        primitive("lm_head", "ln", writes="logits", weights="w:lm_head", rows="sequences"),
-    )
-
-
-FAMILY = Family(name="qwen3_5_moe", describe=describe, mixer=mixer, experts=experts, head=head)
+CONFIG = CheckpointConfig(
+    dialect="qwen3_5",
+    keys={
+        "full_attention_interval": "full_attention_interval",
+        "shared_intermediate_size": "shared_expert_intermediate_size",
+        "linear.num_key_heads": "linear_num_key_heads",
+        "linear.num_value_heads": "linear_num_value_heads",
+        "linear.key_head_dim": "linear_key_head_dim",
+        "linear.value_head_dim": "linear_value_head_dim",
+        "linear.conv_kernel": "linear_conv_kernel_dim",
+    },
+    stated={"attn_output_gate": True, "tie_word_embeddings": False},
+    granted={"attention_bias": False, "hidden_act": "silu", "mlp_only_layers": None},
+    parts=(
+        CheckpointPart(
+            field="experts",
+            axis="layer",
+            modules=tuple(MLP + f"experts.0.{part}_proj" for part in ("gate", "up", "down")),
+        ),
+        CheckpointPart(
+            field="shared_expert",
+            axis="layer",
+            modules=tuple(MLP + f"shared_expert.{part}_proj" for part in ("gate", "up", "down")),
+        ),
+        CheckpointPart(
+            field="linear_attention",
+            axis="linear",
+            modules=tuple(LINEAR + part for part in ("in_proj_qkv", "in_proj_z", "out_proj")),
+        ),
+        CheckpointPart(
+            field="attention",
+            axis="full",
+            modules=tuple(FULL + f"{part}_proj" for part in "qkvo"),
+        ),
+        CheckpointPart(field="lm_head", axis="", modules=("lm_head",)),
+    ),
+)
+FAMILY = Family(
+    name="qwen3_5_moe", describe=describe, mixer=mixer, experts=experts, head=head, config=CONFIG
+)

@@ -1,5 +1,6 @@
 """`assemble`: the parts of the passes to one plan, with the programs and kernels of the chosen placement only."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -8,6 +9,7 @@ from firmtoken.compiler.cards import KernelCard
 from firmtoken.compiler.choices import KernelChoice
 from firmtoken.compiler.facts import CacheChoice, Laid, ModelFacts, Split
 from firmtoken.compiler.fingerprint import fingerprint, profile_fingerprint
+from firmtoken.compiler.hazard_effects import hazard_environment, hazard_warnings
 from firmtoken.compiler.ledger import Memory
 from firmtoken.compiler.passes.place_memory import PlacedMemory
 from firmtoken.compiler.plan import (
@@ -27,6 +29,7 @@ from firmtoken.compiler.plan import (
     SlotPart,
 )
 from firmtoken.compiler.sessions import PHASE
+from firmtoken.compiler.situation import Situation, describe_situation
 from firmtoken.compiler.steps import steps_of
 from firmtoken.schema.canonical import section_data
 from firmtoken.schema.model import Model
@@ -63,6 +66,9 @@ def assemble(parts: Parts) -> Plan:
     profile, split = parts.profile, parts.split
     on_cpu = profile.hardware.cpu is not None
     programs = _bounded(parts.laid.programs, parts)
+    kernels = _kernels_of(programs, parts)
+    chosen = _cards_of(kernels, parts)
+    situation = describe_situation(profile, parts.cache)
     return Plan(
         schema=SCHEMA,
         fingerprint=fingerprint(profile, parts.cards),
@@ -77,13 +83,14 @@ def assemble(parts: Parts) -> Plan:
             kind="cpu" if on_cpu else "cuda",
             index=str(profile.hardware.gpu.device) if profile.hardware.gpu else "auto",
             rank=0,
+            survives_errors=on_cpu,
         ),
-        environment=_environment(on_cpu=on_cpu),
+        environment=_environment(chosen, situation, on_cpu=on_cpu),
         context=_context(parts),
         memory=Memory(device=split.device, host=split.host),
         experts=_experts(parts),
         kv_cache=_kv_cache(parts),
-        kernels=_kernels_of(programs, parts),
+        kernels=kernels,
         streams=parts.laid.streams,
         weights=parts.memory.weights,
         buffers=parts.memory.buffers,
@@ -94,7 +101,7 @@ def assemble(parts: Parts) -> Plan:
         frontier=split.frontier,
         advice=parts.advice,
         estimates=parts.estimates,
-        warnings=split.warnings,
+        warnings=(*split.warnings, *hazard_warnings(profile, chosen, situation)),
         faults=(),
     )
 
@@ -133,11 +140,13 @@ def _model(model: Model, facts: ModelFacts) -> PlanModel:
     )
 
 
-def _environment(*, on_cpu: bool) -> dict[str, str]:
+def _environment(
+    chosen: Sequence[KernelCard], situation: Situation, *, on_cpu: bool
+) -> dict[str, str]:
     """What libraries need, set by the server process for the engine (D17)."""
     if on_cpu:
         return {"OMP_WAIT_POLICY": "PASSIVE"}
-    return {"CUDA_MODULE_LOADING": "EAGER", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+    return {**hazard_environment(chosen, situation), "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
 
 
 def _context(parts: Parts) -> Context:
@@ -203,6 +212,11 @@ def _kernels_of(programs: Programs, parts: Parts) -> tuple[KernelChoice, ...]:
         for step in steps_of(program)
     }
     return tuple(row for row in parts.kernels if (row.op, row.phase, row.kernel) in used)
+
+
+def _cards_of(kernels: Sequence[KernelChoice], parts: Parts) -> tuple[KernelCard, ...]:
+    names = {(row.op, row.kernel) for row in kernels}
+    return tuple(card for card in parts.cards if (card.op, card.name) in names)
 
 
 def _admission(parts: Parts) -> Admission:

@@ -4,6 +4,7 @@ from firmtoken.compiler.errors import PlanError, Refusal
 from firmtoken.compiler.facts import Batches, ModelFacts
 from firmtoken.compiler.hazards import Hazard, hazards_with_cap
 from firmtoken.compiler.machine import Machine, describe_machine
+from firmtoken.compiler.situation import describe_situation
 from firmtoken.schema.profile import Profile
 
 CHUNK_UNIT = 64
@@ -56,7 +57,8 @@ def _auto_sizes(machine: Machine, profile: Profile) -> tuple[int, int, str]:
         return (*CPU_SIZES, "a CPU gains nothing from larger launches")
     tile, chunk = next(sizes for most, *sizes in GPU_SIZES if machine.capacity <= most)
     because = f"mixers in tiles of {tile:,} keep activations small, experts pay off at {chunk:,}"
-    for hazard, cap in hazards_with_cap("prefill_chunk", profile.hardware):
+    situation = describe_situation(profile, cache=None)
+    for hazard, cap in hazards_with_cap("prefill_chunk", situation):
         if cap < chunk:
             tile, chunk, because = min(tile, cap), cap, _capped(hazard, cap)
     return tile, chunk, because

@@ -6,6 +6,7 @@ from firmtoken.compiler.cards import KernelCard
 from firmtoken.compiler.choices import KernelChoice, RejectedKernel
 from firmtoken.compiler.errors import PlanError, Refusal
 from firmtoken.compiler.facts import CacheChoice, ModelFacts
+from firmtoken.compiler.hazard_effects import plan_refusals
 from firmtoken.compiler.kernel_constants import kernel_constants
 from firmtoken.compiler.kernel_fitness import Launch, describe_launch, unfitness
 from firmtoken.compiler.kernel_wishes import KernelWishes, read_wishes
@@ -26,7 +27,7 @@ def choose_kernels(
     wishes = read_wishes(profile, used, cards)
     launch = describe_launch(profile, cache)
     choices: list[KernelChoice] = []
-    refusals: list[Refusal] = []
+    refusals = list(plan_refusals(launch.situation))
     for op, phase, format_name in dict.fromkeys(used):
         own = [card for card in cards if card.op == op]
         constants = kernel_constants(op, profile.model.geometry, facts, cache)
@@ -145,11 +146,11 @@ def _choice(
 def _refuse_named(
     key: str, wanted: KernelCard, fault: str, usable: Sequence[KernelCard]
 ) -> Refusal:
-    others = [card.name for card in usable if card.name != wanted.name]
+    others = " or ".join(f"`{card.name}`" for card in usable if card.name != wanted.name)
     return Refusal(
         field=f"kernels.{key}",
         message=f"`{wanted.name}` cannot be used for `{wanted.op}`: {fault}",
-        hint=f"use `{others[0]}`" if others else "remove this line",
+        hint=f"use {others}" if others else "remove this line",
         code="hazard" if fault.startswith(wanted.hazards) else "no_kernel",
     )
 
@@ -161,7 +162,7 @@ def _refuse_all(
     reasons = [
         f"`{card.name}`: {faults[card.name] or 'the profile avoids it'}"
         for card in own
-        if format_name in card.formats or len(own) == 1
+        if not card.not_called and (format_name in card.formats or len(own) == 1)
     ]
     spared = [card.name for card in own if card.name in avoided and not faults[card.name]]
     listed = "; ".join(reasons) if reasons else f"no card takes `{format_name}`"

@@ -17,12 +17,14 @@ class Fusion:
 # Longest first, so that add+norm wins over norm alone.
 FUSIONS = (
     Fusion(run=("q_norm", "k_norm", "rope", "kv_write"), op="qk_norm_rope_kv"),
+    Fusion(run=("q_row_norm", "k_row_norm", "rope", "kv_write"), op="row_norm_rope_kv"),
     Fusion(run=("conv", "gates", "delta", "gated_norm"), op="gdn"),
     Fusion(
         run=("shared_gate_up", "shared_silu", "shared_down", "shared_scale"), op="shared_expert"
     ),
     Fusion(run=("add", "norm"), op="add_norm"),
     Fusion(run=("router", "top_k"), op="route"),
+    Fusion(run=("router", "biased_top_k"), op="route_sigmoid"),
     Fusion(run=("gate_up", "silu_mul"), op="moe_gate_up"),
     Fusion(run=("weighted_sum", "residual"), op="combine"),
     Fusion(run=("final_norm", "lm_head"), op="head"),

@@ -233,7 +233,8 @@ def _experts(family: Family, shape: Shape) -> Body:
     """The second half of a layer, with what the addressing needs before the routed experts run."""
     steps = [_localise(step, shape) for step in fuse(family.experts())]
     placed = [_address(step, shape) for step in steps]
-    at = next(index for index, step in enumerate(placed) if step.op == "route") + 1
+    ids = f"{shape.prefix}.ids"
+    at = next(index for index, step in enumerate(placed) if ids in step.writes) + 1
     return (*placed[:at], *_find(shape), *_shared_first(placed[at:]))
 
 

@@ -11,8 +11,8 @@ from firmtoken.compiler.sessions import PHASE
 from firmtoken.compiler.steps import map_steps, steps_of
 from firmtoken.compiler.unroll import parse_reference
 
-WEIGHT_OPS = ("linear", "head", "embed", "shared_expert", "route")
-KV_OPS = ("attention", "qk_norm_rope_kv")
+WEIGHT_OPS = ("linear", "head", "embed", "shared_expert", "route", "route_sigmoid")
+KV_OPS = ("attention", "qk_norm_rope_kv", "row_norm_rope_kv")
 SLOT_OPS = ("moe_gate_up", "moe_down", "fetch")
 
 

@@ -8,7 +8,7 @@ from firmtoken.runtime.cli.failure import Failure, tell
 
 
 def check_profiles(arguments: Sequence[str], overrides: Sequence[str]) -> int:
-    """One line for each good one on stdout, all faults of the others on stderr; the largest exit code."""
+    """A line for each good one on stdout, warnings below; all faults of the others on stderr; the largest exit code."""
     worst = 0
     for argument in arguments:
         try:
@@ -20,4 +20,6 @@ def check_profiles(arguments: Sequence[str], overrides: Sequence[str]) -> int:
             print(f"{compiled.loaded.name}: ok, {context_line(compiled.plan)}")
             if note := planned_note(compiled.plan):
                 print(f"  {note}")
+            for warning in compiled.plan.warnings:
+                print(f"  warning: {warning.message}\n  hint: {warning.hint}")
     return worst

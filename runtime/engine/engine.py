@@ -262,7 +262,7 @@ class Engine:
         self._emit(
             Log(line=f"step {self.steps} failed: {sentence(failed)}; ends: {ids or 'nobody'}")
         )
-        broken = why_broken(failed, self._num_failed, on_cpu=self._plan.device.kind == "cpu")
+        broken = why_broken(failed, self._num_failed, survives=self._plan.device.survives_errors)
         if broken:
             self._flush()
             raise EngineBroken(broken) from failed

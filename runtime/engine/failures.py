@@ -31,10 +31,10 @@ def sentence(failed: LaunchFailed) -> str:
     return f"{failed} failed: {name}: {said}" if said else f"{failed} failed: {name}"
 
 
-def why_broken(failed: LaunchFailed, in_a_row: int, *, on_cpu: bool) -> str:
+def why_broken(failed: LaunchFailed, in_a_row: int, *, survives: bool) -> str:
     """Why the engine cannot go on; empty if it can."""
     if in_a_row >= MAX_IN_A_ROW:
         return f"{in_a_row} steps in a row failed, the last one: {sentence(failed)}"
-    if not on_cpu and not is_out_of_memory(failed.__cause__):
+    if not survives and not is_out_of_memory(failed.__cause__):
         return f"the device is in an unknown state: {sentence(failed)}"
     return ""

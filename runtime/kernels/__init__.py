@@ -18,6 +18,7 @@ from firmtoken.runtime.kernels import (
     copy,
     embed,
     fetch,
+    foreign,
     gdn,
     head,
     linear,
@@ -28,6 +29,8 @@ from firmtoken.runtime.kernels import (
     resolve,
     restore,
     route,
+    route_sigmoid,
+    row_norm_rope_kv,
     sample,
     shared_expert,
     snapshot,
@@ -38,9 +41,11 @@ CARDS: tuple[KernelCard, ...] = (
     *add_norm.CARDS,
     *linear.CARDS,
     *qk_norm_rope_kv.CARDS,
+    *row_norm_rope_kv.CARDS,
     *attention.CARDS,
     *gdn.CARDS,
     *route.CARDS,
+    *route_sigmoid.CARDS,
     *resolve.CARDS,
     *admit.CARDS,
     *fetch.CARDS,
@@ -54,6 +59,7 @@ CARDS: tuple[KernelCard, ...] = (
     *mark.CARDS,
     *head.CARDS,
     *sample.CARDS,
+    *foreign.FOREIGN,
 )
 
 # Operands and constants differ by op; the contract docstrings and `compiler/ops.py` state them.

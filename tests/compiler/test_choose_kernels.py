@@ -207,5 +207,5 @@ def test_geometry_becomes_constants() -> None:
         "scale": 0.0625,
     }
     assert moe.constants == {"hidden_size": 2048, "expert_width": 512, "num_experts_per_token": 8}
-    assert route.constants == {"num_experts_per_token": 8, "scoring": "softmax"}
+    assert route.constants == {"num_experts_per_token": 8}
     assert embed.constants == {}

@@ -12,7 +12,9 @@ from firmtoken.compiler.program import Block, BlockOf, Body, Loop, Step, When, Y
 CASES = Path(__file__).parent / "cases"
 
 
-@pytest.mark.parametrize("name", ["tiny-cpu", "tiny-cpu-resident", "4090-qwen"])
+@pytest.mark.parametrize(
+    "name", ["tiny-cpu", "tiny-cpu-resident", "4090-qwen", "4090-qwen3-30b", "pro6000-minimax"]
+)
 def test_the_plan_is_the_golden_one(
     name: str, plan_of: Callable[..., Plan], golden: Callable[[Path, str], None]
 ) -> None:

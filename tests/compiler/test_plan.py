@@ -55,7 +55,7 @@ def test_the_keys_that_tools_rely_on_are_there(path: str, tiny_plan: Plan) -> No
     assert set(KEYS[path].split()) - found.keys() == set()
 
 
-@pytest.mark.parametrize("name", ["tiny-cpu", "tiny-cpu-resident", "4090-qwen"])
+@pytest.mark.parametrize("name", ["tiny-cpu", "tiny-cpu-resident", "4090-qwen", "pro6000-minimax"])
 def test_a_plan_survives_json(name: str, plan_of: Callable[..., Plan]) -> None:
     plan = plan_of(name)
     encoded = plan_to_json(plan, indent=True)

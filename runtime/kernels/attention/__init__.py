@@ -2,7 +2,7 @@
 
 Per segment, row r at position p = start + r sees the keys and values of positions 0..p in kv[2, pages, page_size,
 Hkv, D] through the segment's page table; query head h reads kv head h // (Hq / Hkv). o[T,Hq*D], times sigmoid of
-the gate columns of `qkv` if gated. Padded rows give zeros. The card's format is that of `kv`.
+the gate columns of `qkv` if gated (else there is no `qkv`). Padded rows give zeros. The card's format is that of `kv`.
 """
 
 from firmtoken.compiler.cards import KernelCard
@@ -58,6 +58,7 @@ CARDS = (
         head_dims=(64, 128, 256),
         page_sizes=(16, 32, 64),
         capturable=False,
+        hazards=("H-22", "H-25", "H-49"),
     ),
     KernelCard(
         op="attention",
@@ -75,5 +76,6 @@ CARDS = (
         page_sizes=(16, 32, 64),
         max_capability=(9, 0),
         capturable=False,
+        hazards=("H-22", "H-25", "H-49"),
     ),
 )

@@ -16,9 +16,9 @@ def attention(
     batch: Batch,
     *,
     q: torch.Tensor,
-    qkv: torch.Tensor,
     kv: torch.Tensor,
     o: torch.Tensor,
+    qkv: torch.Tensor | None = None,
     num_q_heads: int,
     num_kv_heads: int,
     head_dim: int,
@@ -44,6 +44,7 @@ def attention(
                 scale,
             )
     if gated:
+        assert qkv is not None, "its gates are there"
         add_gate(o, qkv, num_q_heads, head_dim)
     if batch.real_rows < batch.rows:
         o[batch.real_rows :].zero_()

@@ -11,9 +11,9 @@ def attention(
     batch: Batch,
     *,
     q: torch.Tensor,
-    qkv: torch.Tensor,
     kv: torch.Tensor,
     o: torch.Tensor,
+    qkv: torch.Tensor | None = None,
     num_q_heads: int,
     num_kv_heads: int,
     head_dim: int,
@@ -36,6 +36,7 @@ def attention(
         )  # [1, Hq, R, D]
         o.view(by_head)[rows].copy_(attended[0].transpose(0, 1))
     if gated:
+        assert qkv is not None, "its gates are there"
         add_gate(o, qkv, num_q_heads, head_dim)
     if batch.real_rows < batch.rows:
         o[batch.real_rows :].zero_()

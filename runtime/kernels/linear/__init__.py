@@ -1,6 +1,8 @@
 """linear: y[T,N] = x[T,K] w[N,K]^T; no constants. The card's format is that of `w`."""
 
-from firmtoken.compiler.cards import KernelCard, planned_gpu_card
+from firmtoken.compiler.cards import KernelCard, below, planned_gpu_card
+
+NO_FP8 = "this card has no FP8 units: they begin with compute capability 8.9"
 
 CARDS = (
     KernelCard(
@@ -48,16 +50,27 @@ CARDS = (
     ),
     KernelCard(
         op="linear",
-        name="scaled_mm_rowwise",
+        name="scaled_mm_tensorwise",
         entry="",
         phases=("decode", "prefill"),
         devices=("cuda",),
         formats=("fp8",),
         rank=2,
-        because="tensor cores in FP8, activations rounded",
+        because="tensor cores in FP8, one launch a part, activations rounded",
         status="planned",
-        min_capability=(8, 9),
-        requires=(),
-        hazards=("H-01",),
+        excluded=(below((8, 9), NO_FP8),),
+    ),
+    KernelCard(
+        op="linear",
+        name="scaled_mm_rowwise",
+        entry="",
+        phases=("decode", "prefill"),
+        devices=("cuda",),
+        formats=("fp8",),
+        rank=3,
+        because="tensor cores in FP8, one launch for all parts, activations rounded",
+        status="planned",
+        excluded=(below((8, 9), NO_FP8),),
+        hazards=("H-01", "H-02", "H-03"),
     ),
 )

@@ -48,12 +48,10 @@ CARDS = (
     ),
     planned_gpu_card(
         op="moe_gate_up",
-        name="flashinfer_fp4_cutlass",
+        name="triton_grouped_bf16",
         phases=("decode", "prefill"),
-        formats=("nvfp4",),
-        rank=0,
-        because="FP4 tensor cores",
-        min_capability=(12, 0),
-        requires=("flashinfer",),
+        formats=("bf16",),
+        rank=1,
+        because="multiplies both halves in one pass",
     ),
 )

@@ -1,4 +1,4 @@
-"""route(num_experts_per_token, scoring): which experts a row goes to.
+"""route(num_experts_per_token): which experts a row goes to.
 
 logits = h[T,H] router[E,H]^T; softmax over all experts, the k largest, divided by their sum. ids int32 [T,k],
 largest weight first, and wts fp32 [T,k]; rows from batch.real_rows on get id -1 and weight 0.

@@ -122,9 +122,9 @@ def test_the_ledger_in_the_hint_adds_up_to_what_is_needed(
 ) -> None:
     found = refusal(split_of, "qwen", *overrides)
     listed = found.hint.partition("needed are ")[2]
-    parts = re.findall(r"([\d.]+) (KiB|MiB|GiB)", listed)
+    parts = re.findall(r"([\d.,]+) (KiB|MiB|GiB)", listed)
     unit = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
-    total = sum(float(number) * unit[name] for number, name in parts)
-    needed = re.search(r"([\d.]+) (KiB|MiB|GiB) are needed", found.message)
+    total = sum(float(number.replace(",", "")) * unit[name] for number, name in parts)
+    needed = re.search(r"([\d.,]+) (KiB|MiB|GiB) are needed", found.message)
     assert needed is not None and parts
-    assert total == pytest.approx(float(needed[1]) * unit[needed[2]], rel=2e-3)
+    assert total == pytest.approx(float(needed[1].replace(",", "")) * unit[needed[2]], rel=2e-3)

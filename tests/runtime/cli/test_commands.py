@@ -217,3 +217,10 @@ def test_ctrl_c_while_modules_load_is_no_traceback(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=20)
     assert (process.returncode, errors) == (-signal.SIGINT, "")
+
+
+def test_ft_check_shows_warnings() -> None:
+    done = ft("check", "3090-qwen", "--set", "schedule.prefill_chunk=8192")
+    assert done.returncode == 0
+    assert "3090-qwen: ok" in done.stdout
+    assert "  warning: " in done.stdout and "  hint: " in done.stdout

@@ -156,7 +156,7 @@ def part_at_a_tie(reference: Any, prompt: list[int], one: list[int], other: list
     ("lengths", "cold_every"),
     [
         pytest.param(range(1, 201), 1, id="1 to 200"),
-        pytest.param(range(201, 601), 4, id="201 to 600, every fourth group cold"),
+        pytest.param(range(201, 601), 10, id="201 to 600, every tenth group cold"),
         pytest.param(range(201, 601), 1, id="201 to 600, all cold", marks=pytest.mark.slow),
         pytest.param(LONG, 1, id="40 to 8192"),
     ],

@@ -96,7 +96,6 @@ def test_route_equals_transformers_and_marks_padding(
         ids=ids,
         wts=wts,
         num_experts_per_token=2,
-        scoring="softmax",
     )
     _, wanted_wts, wanted_ids = gate(h[:18])
     assert torch.equal(ids[:18].long(), wanted_ids)

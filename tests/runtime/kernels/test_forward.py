@@ -162,9 +162,7 @@ class Forward:
         ids = torch.full((batch.rows, k), 99, dtype=torch.int32)
         wts = torch.full((batch.rows, k), torch.nan)
         router = self.w(layer, "mlp.gate.weight")
-        kernel("route")(
-            batch, h=h, router=router, ids=ids, wts=wts, num_experts_per_token=k, scoring="softmax"
-        )
+        kernel("route")(batch, h=h, router=router, ids=ids, wts=wts, num_experts_per_token=k)
         first = layer * config.num_experts
         experts = ExpertSlots(first=first, count=config.num_experts, arena=self.arena)
         sizes = {

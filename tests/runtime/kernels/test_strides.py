@@ -27,6 +27,13 @@ SHAPES: dict[str, dict[str, tuple[int, ...]]] = {
         "q_norm": (16,),
         "k_norm": (16,),
     },
+    "row_norm_rope_kv": {
+        "qkv": (ROWS, (4 + 2 * 2) * 16),
+        "q": (ROWS, 64),
+        "kv": KV,
+        "q_norm": (64,),
+        "k_norm": (32,),
+    },
     "attention": {"q": (ROWS, 64), "qkv": (ROWS, QKV), "kv": KV, "o": (ROWS, 64)},
     "gdn": {
         "u": (ROWS, CHANNELS + 32 + 8),
@@ -38,6 +45,13 @@ SHAPES: dict[str, dict[str, tuple[int, ...]]] = {
         "norm": (8,),
     },
     "route": {"h": (ROWS, H), "router": (EXPERTS, H), "ids": (ROWS, K), "wts": (ROWS, K)},
+    "route_sigmoid": {
+        "h": (ROWS, H),
+        "router": (EXPERTS, H),
+        "bias": (EXPERTS,),
+        "ids": (ROWS, K),
+        "wts": (ROWS, K),
+    },
     "moe_gate_up": {"x": (ROWS, H), "ids": (ROWS, K), "a": (ROWS * K, WIDTH)},
     "moe_down": {"a": (ROWS * K, WIDTH), "ids": (ROWS, K), "rows": (ROWS * K, H)},
     "shared_expert": {
@@ -57,11 +71,14 @@ SHAPES: dict[str, dict[str, tuple[int, ...]]] = {
 """Every operand that is a tensor of numbers, by op."""
 WITHOUT = {"mark", "resolve", "admit", "fetch"}
 """Their tensors are tables of slots, one entry an expert; what `fetch` moves are whole slots."""
-HEADS = {"num_q_heads": 4, "num_kv_heads": 2, "head_dim": 16, "gated": True, "page_size": PAGE}
+UNGATED = {"num_q_heads": 4, "num_kv_heads": 2, "head_dim": 16, "page_size": PAGE}
+HEADS = UNGATED | {"gated": True}
+ROTATED = {"rotary_dim": 8, "rope_theta": 1e4, "eps": 1e-6}
 EXPERT = {"hidden_size": H, "expert_width": WIDTH, "num_experts_per_token": K}
 CONSTANTS: dict[str, dict[str, Any]] = {
     "add_norm": {"eps": 1e-6},
-    "qk_norm_rope_kv": HEADS | {"rotary_dim": 8, "rope_theta": 1e4, "eps": 1e-6},
+    "qk_norm_rope_kv": HEADS | ROTATED,
+    "row_norm_rope_kv": UNGATED | ROTATED,
     "attention": HEADS | {"scale": 0.25},
     "gdn": {
         "num_key_heads": 2,
@@ -71,7 +88,8 @@ CONSTANTS: dict[str, dict[str, Any]] = {
         "conv_kernel": 4,
         "eps": 1e-6,
     },
-    "route": {"num_experts_per_token": K, "scoring": "softmax"},
+    "route": {"num_experts_per_token": K},
+    "route_sigmoid": {"num_experts_per_token": K},
     "moe_gate_up": EXPERT,
     "moe_down": EXPERT,
     "head": {"eps": 1e-6},
