@@ -34,8 +34,7 @@ class PlanDevice:
     """`auto`, an index or a UUID."""
     rank: int
     survives_errors: bool
-    """A kernel that raised leaves it usable. A GPU keeps the error until its process ends; only a refused allocation does
-    not reach it."""
+    """A kernel that raised leaves it usable; a GPU keeps all but a refused allocation until its process ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -107,18 +107,16 @@ def experts() -> tuple[Step, ...]:
 CONFIG = CheckpointConfig(
     dialect="minimax_m2",
     keys={"moe_intermediate_size": "intermediate_size"},
-    stated={
-        "qk_norm_type": "per_layer",
-        "scoring_func": "sigmoid",
-        "tie_word_embeddings": False,
-        "use_qk_norm": True,
-        "use_routing_bias": True,
-    },
+    stated={"tie_word_embeddings": False},
     granted={
         "attn_type_list": 1,
         "hidden_act": "silu",
+        "qk_norm_type": "per_layer",
+        "scoring_func": "sigmoid",
         "shared_intermediate_size": 0,
         "sliding_window": None,
+        "use_qk_norm": True,
+        "use_routing_bias": True,
     },
     parts=(
         CheckpointPart(

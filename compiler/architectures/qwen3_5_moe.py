@@ -242,7 +242,6 @@ def _shared_body() -> tuple[Step, ...]:
 CONFIG = CheckpointConfig(
     dialect="qwen3_5",
     keys={
-        "full_attention_interval": "full_attention_interval",
         "shared_intermediate_size": "shared_expert_intermediate_size",
         "linear.num_key_heads": "linear_num_key_heads",
         "linear.num_value_heads": "linear_num_value_heads",
@@ -250,8 +249,13 @@ CONFIG = CheckpointConfig(
         "linear.value_head_dim": "linear_value_head_dim",
         "linear.conv_kernel": "linear_conv_kernel_dim",
     },
-    stated={"attn_output_gate": True, "tie_word_embeddings": False},
-    granted={"attention_bias": False, "hidden_act": "silu", "mlp_only_layers": None},
+    stated={"tie_word_embeddings": False},
+    granted={
+        "attention_bias": False,
+        "attn_output_gate": True,
+        "hidden_act": "silu",
+        "mlp_only_layers": None,
+    },
     parts=(
         CheckpointPart(
             field="experts",

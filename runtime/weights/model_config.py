@@ -151,7 +151,7 @@ def _geometry(said: _Said, family: Family) -> dict[str, object]:
                 file=CONFIG, expected=f"`{names.split()[0]}`", found="none", hint=COMPLETE
             )
         _put(geometry, field, value)
-    geometry.setdefault("full_attention_interval", 1)
+    geometry["full_attention_interval"] = _interval(said)
     geometry["rotary_dim"] = _rotary_dim(said, geometry["head_dim"])
     return geometry
 
@@ -161,6 +161,17 @@ def _put(geometry: dict[str, object], field: str, value: object) -> None:
     target = geometry.setdefault(section, {}) if section else geometry
     assert isinstance(target, dict)
     target[name] = value
+
+
+def _interval(said: _Said) -> object:
+    """transformers writes the kinds of the layers and not their interval; without either all are full."""
+    listed = said.get("layer_types")
+    full = (
+        listed.index("full_attention") + 1
+        if isinstance(listed, list) and "full_attention" in listed
+        else 1
+    )
+    return said.get("full_attention_interval") or full
 
 
 def _rotary_dim(said: _Said, head_dim: object) -> object:

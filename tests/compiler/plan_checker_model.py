@@ -1,0 +1,222 @@
+"""What a model's geometry says of bytes and arithmetic, from facts/models.md 2 to 4 alone; knows nothing of the compiler."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+Json = Mapping[str, Any]  # Any: JSON has no narrower type
+Parts = tuple[tuple[int, str], ...]
+"""Rows and the format in which the checkpoint stores them."""
+
+PLACE = 256
+"""Everything begins at a multiple of it."""
+ELEMENT = {"fp32": 4, "bf16": 2, "fp8": 1, "int32": 4, "int64": 8, "u8": 1}
+
+
+def up(number: int, unit: int = PLACE) -> int:
+    """The next multiple of `unit`."""
+    return (number + unit - 1) // unit * unit
+
+
+def stored(elements: int, format_name: str) -> int:
+    """Bytes with scales (models.md 3.2): nvfp4 4 bits, one byte for each 16 and one fp32; fp8 one fp32."""
+    if format_name == "nvfp4":
+        return elements // 2 + elements // 16 + 4
+    return elements * ELEMENT[format_name] + (4 if format_name == "fp8" else 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tensor:
+    """One dense tensor name: how many there are, and one's bytes."""
+
+    axis: str
+    copies: int
+    shape: tuple[int, ...]
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """Sizes of a model on one kind of device."""
+
+    kinds: tuple[str, ...]
+    hidden: int
+    experts: int
+    routed: int
+    tensors: Mapping[str, Tensor]
+    widths: Mapping[str, tuple[str, int, str]]
+    """Activation -> unit of its rows, elements of a row, format."""
+    kv_elements: int
+    """Keys and values of one token, all layers."""
+    conv_elements: int
+    recurrent_elements: int
+    activation: str
+    expert_elements: tuple[int, int]
+    """Of one matrix of an expert: inner width, hidden size."""
+    flop_pair: int
+    """FLOP for each pair of a token and an earlier one."""
+
+    @property
+    def layers(self) -> int:
+        return len(self.kinds)
+
+    @property
+    def total(self) -> int:
+        return self.layers * self.experts
+
+    @property
+    def linear(self) -> int:
+        return self.kinds.count("linear")
+
+    @property
+    def state_bytes(self) -> int:
+        """Of one sequence, all linear layers (models.md 4)."""
+        columns = self.conv_elements * ELEMENT[self.activation]
+        return self.linear * (columns + self.recurrent_elements * 4)
+
+    @property
+    def weight_bytes(self) -> int:
+        return sum(row.copies * up(row.bytes) for row in self.tensors.values())
+
+    @property
+    def read_bytes(self) -> int:
+        """Dense bytes that a step reads: of the embedding it takes a row."""
+        return sum(row.copies * row.bytes for name, row in self.tensors.items() if name != "embed")
+
+    @property
+    def active(self) -> int:
+        """Parameters that a token is multiplied with."""
+        dense = sum(
+            row.copies * prod(row.shape)
+            for name, row in self.tensors.items()
+            if name != "embed" and len(row.shape) == 2
+        )
+        return dense + self.layers * self.routed * 3 * prod(self.expert_elements)
+
+
+def read_model(model: Json, device: str) -> Model:
+    """The sizes of a profile's model on `cpu` or `cuda`."""
+    shape, family = model["geometry"], model["family"]
+    every = shape["full_attention_interval"]
+    kinds = tuple(
+        "full" if (layer + 1) % every == 0 else "linear" for layer in range(shape["num_layers"])
+    )
+    linear = shape["linear"] if "linear" in kinds else None
+    attention = kinds.count("full") * shape["num_q_heads"] * shape["head_dim"]
+    activation = "fp32" if device == "cpu" else "bf16"
+    channels = _channels(linear) if linear else 0
+    return Model(
+        kinds=kinds,
+        hidden=shape["hidden_size"],
+        experts=shape["num_experts"],
+        routed=shape["num_experts_per_token"],
+        tensors=_tensors(model, kinds, family, "fp32" if device == "cpu" else ""),
+        widths=_widths(shape, linear, family, activation),
+        kv_elements=2 * kinds.count("full") * shape["num_kv_heads"] * shape["head_dim"],
+        conv_elements=channels * (linear["conv_kernel"] - 1) if linear else 0,
+        recurrent_elements=_values(linear) * linear["key_head_dim"] if linear else 0,
+        activation=activation,
+        expert_elements=(shape["moe_intermediate_size"], shape["hidden_size"]),
+        flop_pair=4 * attention,
+    )
+
+
+def _values(linear: Json) -> int:
+    return int(linear["num_value_heads"] * linear["value_head_dim"])
+
+
+def _channels(linear: Json) -> int:
+    return int(2 * linear["num_key_heads"] * linear["key_head_dim"] + _values(linear))
+
+
+def _q_rows(shape: Json, family: str) -> int:
+    # Qwen3.5 has a gate beside each head of q (models.md 2.2).
+    return int(shape["num_q_heads"] * shape["head_dim"] * (2 if family == "qwen3_5_moe" else 1))
+
+
+def _tensors(
+    model: Json, kinds: tuple[str, ...], family: str, override: str
+) -> Mapping[str, Tensor]:
+    shape, formats = model["geometry"], model["quantization"]
+    hidden, vocab, experts = shape["hidden_size"], shape["vocab_size"], shape["num_experts"]
+    q, kv = shape["num_q_heads"] * shape["head_dim"], shape["num_kv_heads"] * shape["head_dim"]
+    q_rows, attention = _q_rows(shape, family), formats["attention"]
+    by_row = family == "minimax_m2"
+    rows: dict[str, tuple[str, Parts, tuple[int, ...]]] = {
+        "embed": ("", ((vocab, formats["embedding"]),), (hidden,)),
+        "in_norm": ("layer", ((hidden, "fp32"),), ()),
+        "post_norm": ("layer", ((hidden, "fp32"),), ()),
+        "qkv_proj": ("full", ((q_rows, attention), (kv, attention), (kv, attention)), (hidden,)),
+        "q_norm": ("full", ((q if by_row else shape["head_dim"], "fp32"),), ()),
+        "k_norm": ("full", ((kv if by_row else shape["head_dim"], "fp32"),), ()),
+        "attn_out": ("full", ((hidden, attention),), (q,)),
+        "router": ("layer", ((experts, formats["router"]),), (hidden,)),
+        "final_norm": ("", ((hidden, "fp32"),), ()),
+        "lm_head": ("", ((vocab, formats["lm_head"]),), (hidden,)),
+    }
+    if by_row:
+        rows["router_bias"] = ("layer", ((experts, "fp32"),), ())
+    if family == "qwen3_5_moe":
+        width = shape["shared_intermediate_size"]
+        shared = formats["shared_expert"]
+        rows["shared_gate_up"] = ("layer", ((width, shared), (width, shared)), (hidden,))
+        rows["shared_down"] = ("layer", ((hidden, shared),), (width,))
+        rows["shared_gate"] = ("layer", ((1, "bf16"),), (hidden,))
+    if "linear" in kinds:
+        rows |= _linear_tensors(shape["linear"], hidden, formats["linear_attention"])
+    copies = {"": 1, "layer": len(kinds), **{kind: kinds.count(kind) for kind in ("linear", "full")}}
+    return {
+        name: Tensor(
+            axis=axis,
+            copies=copies[axis],
+            shape=(sum(count for count, _ in parts), *columns),
+            bytes=sum(stored(count * prod(columns), override or form) for count, form in parts),
+        )
+        for name, (axis, parts, columns) in rows.items()
+    }
+
+
+def _linear_tensors(
+    linear: Json, hidden: int, format_name: str
+) -> dict[str, tuple[str, Parts, tuple[int, ...]]]:
+    heads, width, channels = linear["num_value_heads"], _values(linear), _channels(linear)
+    packed = ((channels, format_name), (width, format_name), (heads, "bf16"), (heads, "bf16"))
+    return {
+        "in_proj": ("linear", packed, (hidden,)),
+        "conv": ("linear", ((channels, "bf16"),), (linear["conv_kernel"],)),
+        "a_log": ("linear", ((heads, "fp32"),), ()),
+        "dt_bias": ("linear", ((heads, "fp32"),), ()),
+        "gdn_norm": ("linear", ((linear["value_head_dim"], "fp32"),), ()),
+        "gdn_out": ("linear", ((hidden, format_name),), (width,)),
+    }
+
+
+def _widths(
+    shape: Json, linear: Json | None, family: str, form: str
+) -> Mapping[str, tuple[str, int, str]]:
+    hidden, k = shape["hidden_size"], shape["num_experts_per_token"]
+    q, kv = shape["num_q_heads"] * shape["head_dim"], shape["num_kv_heads"] * shape["head_dim"]
+    widths = {
+        "hid": ("tokens", hidden, form),
+        "h": ("tokens", hidden, form),
+        "qkv": ("tile", _q_rows(shape, family) + 2 * kv, form),
+        "q": ("tile", q, form),
+        "attn_o": ("tile", q, form),
+        "y": ("tile", hidden, form),
+        "ids": ("tokens", k, "int32"),
+        "wts": ("tokens", k, "fp32"),
+        "slots": ("tokens", k, "int32"),
+        "a": ("pairs", shape["moe_intermediate_size"], form),
+        "rows": ("pairs", hidden, form),
+        "s": ("tokens", hidden, form),
+        "last": ("sequences", hidden, form),
+        "logits": ("sequences", shape["vocab_size"], "fp32"),
+        "tokens": ("sequences", 1, "int64"),
+    }
+    if linear:
+        width = _values(linear)
+        heads = 2 * linear["num_value_heads"]
+        widths["u"] = ("tile", _channels(linear) + width + heads, form)
+        widths["gdn_o"] = ("tile", width, form)
+    return widths

@@ -1,0 +1,300 @@
+"""Places of a plan, walked on its JSON: what each value takes, that it lies in its space, and that nothing is overwritten."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise, product
+from math import prod
+
+from tests.compiler.plan_checker_model import ELEMENT, Json, Model, up
+
+Value = tuple[str, tuple[int, ...]]
+Span = tuple[str, int, int]
+"""Space, first byte, end."""
+REFERENCE = re.compile(r"([a-z_0-9.]+)(?:\[(.*)\])?")
+INDEX = re.compile(r"\(?([a-z]|\d+)([+-]\d+)?\)?(?:%(\d+))?")
+
+
+def check_places(plan: Json, model: Model) -> Iterator[str]:
+    """Everything about bytes below the level of ledger lines."""
+    yield from _check_spaces(plan)
+    yield from _check_weights(plan, model)
+    yield from _check_buffers(plan, model)
+    yield from _check_apart(plan, model)
+    for name, program in plan["programs"].items():
+        if program is not None:
+            yield from _check_run(plan, model, name, program)
+    yield from _check_arena(plan, model)
+
+
+def launches(plan: Json, model: Model) -> int:
+    """Launches of one decode step."""
+    return sum("op" in step for step in walk(plan["programs"]["decode"], model.kinds, 1, 1))
+
+
+# The walk: templates to a flat list (D5).
+
+
+def walk(program: Json, kinds: Sequence[str], chunks: int, tiles: int) -> Iterator[Json]:
+    """Steps in order with bound `reads` and `writes`, and yields."""
+    counts = {"layers": len(kinds), "chunks": chunks, "tiles": tiles}
+
+    def inside(body: Sequence[Json], at: dict[str, int]) -> Iterator[Json]:
+        for item in body:
+            if "op" in item:
+                yield {**item, **{side: bound(item[side], at) for side in ("reads", "writes")}}
+            elif "yield" in item:
+                yield item
+            elif "loop" in item:
+                for value in range(counts[item["count"]]):
+                    yield from inside(item["body"], {**at, item["loop"]: value})
+            elif "when" in item:
+                if holds(item["when"], at):
+                    yield from inside(item["body"], at)
+            elif "block_of" in item:
+                yield from inside(program["blocks"][kinds[at["l"]] + item["suffix"]], at)
+            else:
+                yield from inside(program["blocks"][item["block"]], at)
+
+    def holds(condition: str, at: dict[str, int]) -> bool:
+        left, sign, right = re.split(r"(<|==)", condition)
+        if left == "kind":
+            return kinds[at["l"]] == right
+        limit = counts[right] if right in counts else int(right)
+        return index(left, at) < limit if sign == "<" else index(left, at) == limit
+
+    return inside(program["body"], {})
+
+
+def index(text: str, at: Mapping[str, int]) -> int:
+    """`l`, `3`, `l+1`, `(l+1)%2`."""
+    match = INDEX.fullmatch(text)
+    assert match is not None, text
+    base, plus, ring = match.groups()
+    value = (int(base) if base.isdigit() else at[base]) + int(plus or 0)
+    return value % int(ring) if ring else value
+
+
+def bound(texts: Sequence[str], at: Mapping[str, int]) -> list[Value]:
+    """References with their indices evaluated."""
+    found = []
+    for text in texts:
+        match = REFERENCE.fullmatch(text)
+        assert match is not None, text
+        name, inner = match.groups()
+        parts = inner.split(",") if inner else []
+        found.append((name, tuple(index(part, at) for part in parts)))
+    return found
+
+
+def span_of(buffer: Json, at: Sequence[int], kinds: Sequence[str]) -> Span:
+    """Where one value lies."""
+    start, size = buffer["offset"], buffer["bytes"]
+    for axis, stride, ring, number in zip(
+        buffer["index"], buffer["stride"], buffer["ring"], at, strict=True
+    ):
+        ordinal = kinds[:number].count(axis) if axis in ("linear", "full") else number
+        if buffer["places"]:
+            start, size = buffer["places"][ordinal]
+        else:
+            start += stride * (ordinal % ring if ring else ordinal)
+    return buffer["space"], start, start + size
+
+
+# Static: sizes, and values of one space beside each other.
+
+
+def _check_spaces(plan: Json) -> Iterator[str]:
+    ends = {"device": 0, "host": 0}
+    for space in plan["spaces"]:
+        lines = {row["name"]: row["bytes"] for row in plan["memory"][space["memory"]]["lines"]}
+        if lines.get(space["line"]) != space["bytes"]:
+            yield f"space {space['name']} has {space['bytes']} bytes, its line {lines.get(space['line'])}"
+        due = ends["device"] if space["memory"] == "device" else 0
+        if space["offset"] != due:
+            yield f"space {space['name']} begins at {space['offset']}, the one before ends at {due}"
+        ends[space["memory"]] += space["bytes"]
+    named = [space["line"] for space in plan["spaces"]]
+    if len(set(named)) != len(named):
+        yield "two spaces have one line"
+    held = {*named, "cuda_context", "graphs", "margin", "workspace", "pinned_io", "process"}
+    for side in ("device", "host"):
+        for line in plan["memory"][side]["lines"]:
+            if line["name"] not in held:
+                yield f"line {line['name']} holds values and is no space"
+
+
+def _check_weights(plan: Json, model: Model) -> Iterator[str]:
+    offset = 0
+    if {row["name"] for row in plan["weights"]} != set(model.tensors):
+        yield f"weights are {[row['name'] for row in plan['weights']]}, due are {list(model.tensors)}"
+        return
+    for row in plan["weights"]:
+        due = model.tensors[row["name"]]
+        stride = up(due.bytes) if due.axis else 0
+        found = (row["axis"], row["bytes"], row["stride"], row["offset"], tuple(row["shape"]))
+        if found != (due.axis, due.bytes, stride, offset, due.shape):
+            yield f"weight {row['name']} is {found}, due {due} at {offset}"
+        offset += due.copies * up(due.bytes)
+
+
+def _check_buffers(plan: Json, model: Model) -> Iterator[str]:
+    due = _due_bytes(plan, model)
+    for row in plan["buffers"]:
+        if row["name"] not in due:
+            yield f"buffer {row['name']} is unknown"
+        elif row["bytes"] != due[row["name"]]:
+            yield f"buffer {row['name']} has {row['bytes']} bytes, due {due[row['name']]}"
+        numbers = [size for size in row["shape"] if isinstance(size, int)]
+        if numbers == row["shape"] != []:
+            if prod(numbers) * ELEMENT[row["dtype"]] > row["bytes"]:
+                yield f"buffer {row['name']}: {row['shape']} of {row['dtype']} is more than its bytes"
+        elif row["shape"] and prod(numbers) != model.widths[row["name"].split(".")[1]][1]:
+            yield f"buffer {row['name']}: rows of {prod(numbers)} elements"
+
+
+def _due_bytes(plan: Json, model: Model) -> dict[str, int]:
+    """Bytes of one value of each name: rows at the largest legal launch x elements of a row."""
+    cache, experts, schedule = plan["kv_cache"], plan["experts"], plan["schedule"]
+    slot, count = experts["slot_bytes"], model.experts
+    conv = model.conv_elements * ELEMENT[model.activation]
+    due = {
+        "cache": experts["slots_per_layer"][0] * slot,
+        "staged": experts["staging_slots"] // 2 * slot,
+        "overflow": experts["overflow_slots"] * slot,
+        "bank": count * slot,
+        "restart_copy": count * slot,
+        "kv": cache["pages"]
+        * cache["page_size"]
+        * (model.kv_elements // max(1, model.layers - model.linear))
+        * ELEMENT[cache["dtype"]],
+        "conv_state": cache["state_slots"] * conv,
+        "recurrent_state": cache["state_slots"] * model.recurrent_elements * 4,
+        "snaps": cache["snapshot_slots"] * (conv + model.recurrent_elements * 4),
+        "table": up(count * 4),
+        "lru": up(count * 8),
+        "prefill.map": up(count * 4),
+        "extend.map": up(count * 4),
+        # How many are missing, then pairs of an expert and its slot.
+        **{f"{name}.miss": up((1 + 2 * count) * 4) for name in ("decode", "prefill", "extend")},
+    }
+    for name, (tokens, tile) in launch_rows(schedule).items():
+        rows = {
+            "tokens": tokens,
+            "tile": tile,
+            "pairs": tokens * model.routed,
+            "sequences": schedule["max_num_seqs"],
+        }
+        for value, (unit, width, form) in model.widths.items():
+            due[f"{name}.{value}"] = up(rows[unit] * width * ELEMENT[form])
+    return due
+
+
+def launch_rows(schedule: Json) -> dict[str, tuple[int, int]]:
+    """Tokens and mixer rows of the largest launch of each program (D6)."""
+    seqs, tile = schedule["max_num_seqs"], schedule["mixer_tile"]
+    return {"decode": (seqs, seqs), "prefill": (schedule["moe_chunk"], tile), "extend": (tile, tile)}
+
+
+def instances(buffer: Json, plan: Json, model: Model) -> Iterator[tuple[Value, Span]]:
+    """Every value of a buffer with bytes of its own."""
+    chunks = plan["programs"]["prefill"]["bounds"]["chunks"]
+    layers = range(model.layers)
+    axes = {
+        "layer": list(layers),
+        "linear": [layer for layer in layers if model.kinds[layer] == "linear"],
+        "full": [layer for layer in layers if model.kinds[layer] == "full"],
+        "chunk": list(range(chunks)),
+        "owner": [0],
+    }
+    ranges = [
+        axes[axis][:ring] if ring else axes[axis]
+        for axis, ring in zip(buffer["index"], buffer["ring"], strict=True)
+    ]
+    for at in product(*ranges):
+        yield (buffer["name"], at), span_of(buffer, at, model.kinds)
+
+
+def _check_apart(plan: Json, model: Model) -> Iterator[str]:
+    """In every space but the arena of activations all values have bytes of their own, inside the space."""
+    sizes = {space["name"]: space["bytes"] for space in plan["spaces"]}
+    found: dict[str, list[tuple[int, int, Value]]] = {}
+    for buffer in plan["buffers"]:
+        for value, (space, start, end) in instances(buffer, plan, model):
+            if not 0 <= start < end <= sizes.get(space, 0):
+                yield f"{value} lies at {start} to {end} of {space}, which has {sizes.get(space)} bytes"
+            if space != "activations":
+                found.setdefault(space, []).append((start, end, value))
+    for space, rows in found.items():
+        for (_, end, one), (start, _, other) in pairwise(sorted(rows)):
+            if start < end:
+                yield f"{one} and {other} overlap in {space}"
+
+
+# Dynamic: what a run finds where it reads.
+
+
+def _check_run(plan: Json, model: Model, name: str, program: Json) -> Iterator[str]:
+    """The last writer of all bytes of a value is its own; at a yield a decode step may use the whole arena."""
+    buffers = {row["name"]: row for row in plan["buffers"]}
+    in_place = {
+        (row["op"], row["kernel"]): [tuple(pair) for pair in row["in_place"]]
+        for row in plan["kernels"]
+    }
+    held: dict[Value, Span] = {}
+    for step in _run(program, model):
+        if "yield" in step:
+            held = {value: span for value, span in held.items() if span[0] != "activations"}
+            continue
+        spans = {
+            value: span_of(buffers[value[0]], value[1], model.kinds)
+            for value in (*step["reads"], *step["writes"])
+        }
+        for value in step["reads"]:
+            if buffers[value[0]]["kind"] in ("activation", "view") and value not in held:
+                yield f"{name}: {step['op']} reads {value}, which is not there any more"
+        pairs = in_place[step["op"], step["kernel"]]
+        for read, written in product(step["reads"], step["writes"]):
+            if read != written and _overlap(spans[read], spans[written]):
+                names = {reference: operand for operand, reference in _operands(step)}
+                if (names.get(read[0]), names.get(written[0])) not in pairs:
+                    yield f"{name}: {step['op']} writes {written} over its own input {read}"
+        for value in step["writes"]:
+            held = {
+                other: span for other, span in held.items() if not _overlap(span, spans[value])
+            }
+            held[value] = spans[value]
+
+
+def _run(program: Json, model: Model) -> Iterator[Json]:
+    bounds = program["bounds"]
+    return walk(program, model.kinds, min(2, bounds["chunks"]), min(2, bounds["tiles"]))
+
+
+def _operands(step: Json) -> Iterator[tuple[str, str]]:
+    for operand, reference in step["operands"].items():
+        yield operand, reference.split("[")[0]
+
+
+def _overlap(one: Span, other: Span) -> bool:
+    return one[0] == other[0] and one[1] < other[2] and other[1] < one[2]
+
+
+def _check_arena(plan: Json, model: Model) -> Iterator[str]:
+    """Activations take what the buffers reach, and at least what lives at once."""
+    line = {row["name"]: row for row in plan["memory"]["device"]["lines"]}["activations"]
+    buffers = {row["name"]: row for row in plan["buffers"] if row["space"] == "activations"}
+    reach = max(row["offset"] + row["bytes"] for row in buffers.values())
+    if line["bytes"] != reach:
+        yield f"line activations has {line['bytes']} bytes, its buffers reach {reach}"
+    for name, program in plan["programs"].items():
+        if program is None:
+            continue
+        alive: set[str] = set()
+        most = 0
+        for step in reversed([step for step in _run(program, model) if "op" in step]):
+            reads = {value for value, _ in step["reads"] if value in buffers}
+            writes = {value for value, _ in step["writes"] if value in buffers}
+            most = max(most, sum(buffers[value]["bytes"] for value in alive | reads | writes))
+            alive = (alive - writes) | reads
+        if line["bytes"] < most:
+            yield f"{name}: {most} bytes live at once, line activations has {line['bytes']}"
