@@ -79,7 +79,7 @@ def duration(seconds: float) -> str:
 def _where(position: PositionReport) -> str:
     stream = _culprit(position)
     if stream is None:
-        return "no op was running" + _overdue(position)
+        return "between two launches" + _overdue(position)
     layer = "" if stream.layer is None else f" of layer {stream.layer}"
     return (
         f"op `{stream.op}`{layer}, stream `{stream.name}`, program `{stream.program}`,"

@@ -34,6 +34,8 @@ from firmtoken.runtime.server.serving import ServingPlan
 KEEP_ALIVE_S = 15.0
 STOP_GRACE_S = 10.0
 """How long an engine that was asked to leave may take for its last step."""
+PARTING_S = 0.2
+"""How long clients have to be told that the server leaves at once."""
 LAST_WORDS_S = 3.0
 """How long clients of a dead engine have to read why."""
 DRAIN_S = 60.0
@@ -233,7 +235,8 @@ class _Serving:
         else:
             self._log.info("%s: leaving at once", name)
             self._leave(signum)
-            self._server.cut()
+            # An error event on its way is worth a moment.
+            self._timers.append(asyncio.get_running_loop().call_later(PARTING_S, self._server.cut))
         self._server.should_exit = True
 
     def _give_up(self, signum: int) -> None:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from firmtoken.runtime.exit_codes import ENGINE_DIED
+from firmtoken.runtime.server.errors import ApiError, Draining, EngineDead, EngineLost
 from firmtoken.runtime.server.life import Ending
 from firmtoken.runtime.server.restarts import Restarts
 
@@ -37,6 +38,25 @@ def decide(
         return _no_more(restarts.first_cause() or ending, used_up)
     outcome = f"restart {restarts.used(now)} of {restarts.most}"
     return Aftermath(delay_s=delay, death=None, outcome=outcome)
+
+
+def failure(
+    admitted: bool,
+    *,
+    state: str,
+    trouble: str | None,
+    death: Ending | None,
+    start_s: int,
+) -> ApiError:
+    """What a request is told that an engine took with it; `admitted`: it had begun."""
+    if state == "stopped":
+        return Draining("the server is shutting down")
+    if state == "restarting":
+        told = f"the engine is dead: {trouble}; it is being restarted"
+        # One that ran may have caused it: asked again at once, it would do it again.
+        return EngineDead(told) if admitted else EngineLost(told, retry_after_s=start_s)
+    assert death is not None
+    return EngineDead(f"the engine is dead: {death.cause}")
 
 
 def _no_more(death: Ending, why: str) -> Aftermath:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -25,13 +26,11 @@ from firmtoken.runtime.engine.messages import (
     Up,
 )
 from firmtoken.runtime.exit_codes import ENGINE_DIED
-from firmtoken.runtime.server.aftermath import Aftermath, decide
+from firmtoken.runtime.server.aftermath import Aftermath, decide, failure
 from firmtoken.runtime.server.control import Control
 from firmtoken.runtime.server.errors import (
-    ApiError,
     Draining,
     EngineDead,
-    EngineLost,
     EngineRestarting,
     ModelLoading,
 )
@@ -85,6 +84,8 @@ class EngineClient:
         self._closing = asyncio.Event()
         self._stopping = asyncio.Event()
         self._progress_at = 0.0
+        self._start_s = 2
+        """What an engine takes to be ready, and a second: when it is worth to come back."""
         self.state: State = "loading"
         self.progress = Progress(phase="starting", done=0, total=0)
         self.stats: Stats | None = None
@@ -133,7 +134,8 @@ class EngineClient:
             case "loading":
                 raise ModelLoading(f"the model is loading: {self.progress.phase}")
             case "restarting":
-                raise EngineRestarting(f"{self.trouble}; it is being restarted, try again soon")
+                told = f"{self.trouble}; it is being restarted, try again soon"
+                raise EngineRestarting(told, retry_after_s=self._start_s)
             case "dead":
                 assert self.death is not None
                 raise EngineDead(f"the engine is dead: {self.death.cause}")
@@ -323,21 +325,17 @@ class EngineClient:
 
     def _fail_all(self) -> None:
         """Every request hears that it ends."""
-        failed = self.held.fail_all(self._failure)
+        failed = self.held.fail_all(
+            partial(
+                failure,
+                state=self.state,
+                trouble=self.trouble,
+                death=self.death,
+                start_s=self._start_s,
+            )
+        )
         if failed and self.state != "stopped":
             self._log.error("%d requests end with the engine", failed)
-
-    def _failure(self, admitted: bool) -> ApiError:
-        match self.state:
-            case "stopped":
-                return Draining("the server is shutting down")
-            case "restarting":
-                told = f"the engine is dead: {self.trouble}; it is being restarted"
-                # One that ran may have caused it: asked again at once, it would do it again.
-                return EngineDead(told) if admitted else EngineLost(told)
-            case _:
-                assert self.death is not None
-                return EngineDead(f"the engine is dead: {self.death.cause}")
 
     def _receive(self, data: bytes) -> bool:
         """Handle what the engine wrote; False, with the cause noted, if it cannot be handled."""
@@ -390,7 +388,9 @@ class EngineClient:
         self.progress = progress
 
     def _report_ready(self, ready: Ready) -> None:
-        self._require_life().ready_at = self._clock()
+        life = self._require_life()
+        life.ready_at = self._clock()
+        self._start_s = math.ceil(life.ready_at - life.started_at) + 1
         self._log.info("%s", ready_line(ready))
         if self.state in ("loading", "restarting"):
             self.state = "ready"

@@ -129,6 +129,7 @@ class EngineLife:
         self._missed: Missed | None = None
         self._plan: Plan | NoPlan | None = None
         self._doomed = False
+        self.started_at = clock()
         self.ready_at: float | None = None
 
     @property
@@ -154,7 +155,7 @@ class EngineLife:
         )
         if self._doomed:
             self._process.kill()
-        self._log.info("engine process %d started", self._process.pid)
+        self._log.info("engine process %d started, it imports torch first", self._process.pid)
         self._lines = asyncio.create_task(self._log_lines(self._process))
         self.send(
             Start(

@@ -53,7 +53,7 @@ def test_it_is_always_five_lines(stalled: Report) -> None:
     assert lines == [
         "when: no time, the engine of `tiny-cpu` died before it was ready",
         "cause: was killed by SIGKILL?[2J",
-        "where: no op was running, 7.3 s over its 50 s",
+        "where: between two launches, 7.3 s over its 50 s",
         "then: requests 3 running, 5 waiting: restarts used up",
         "report: /x",
     ]
