@@ -1,6 +1,6 @@
 """How plans write numbers to people: sizes, tokens, shares, rates."""
 
-from math import floor
+from math import ceil, floor
 
 UNITS = (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
 
@@ -11,6 +11,13 @@ def size(num_bytes: int) -> str:
         if abs(num_bytes) >= factor:
             return f"{num_bytes / factor:,.2f} {unit}"
     return f"{num_bytes:,} B"
+
+
+def enough(num_bytes: int) -> str:
+    """`1.01GiB`: as a profile writes it, rounded up, so that whoever writes it has enough."""
+    unit, factor = next(((unit, factor) for unit, factor in UNITS if num_bytes >= factor), ("B", 1))
+    hundredths = ceil(100 * num_bytes / factor)
+    return f"{hundredths / 100:.2f}{unit}"
 
 
 def exactly(num_bytes: int) -> str:

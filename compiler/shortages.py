@@ -1,9 +1,12 @@
 """A shortage in words: what is needed, what there is, the field that asks for it, and the largest value that fits."""
 
+from dataclasses import replace
+
 from firmtoken.compiler.errors import Refusal
 from firmtoken.compiler.fits import Fit, Fits, Shortage
-from firmtoken.compiler.frontier import largest_fit, last_resident
-from firmtoken.compiler.quantities import exactly, shorthand, size
+from firmtoken.compiler.frontier import FLOORS, largest_fit, last_resident
+from firmtoken.compiler.passes.bound_batches import bound_batches, graph_batch_sizes
+from firmtoken.compiler.quantities import enough, exactly, shorthand, size
 
 CODE = "does_not_fit"
 NEGLIGIBLE = 100
@@ -12,12 +15,12 @@ NEGLIGIBLE = 100
 
 def refuse(fits: Fits, shortage: Shortage, most: int) -> Refusal:
     """The one refusal for a shortage: what was asked explicitly is blamed first, then the machine."""
-    if shortage.side == "host":
-        return _refuse_host(fits, shortage, most)
     context = _asked_context(fits, most)
+    if shortage.side == "host":
+        return _refuse_host(fits, shortage, most, context)
     freed = _with_experts(fits, slots="auto")
     if fits.profile.experts.slots != "auto" and isinstance(freed.best(context), Fit):
-        return _refuse_slots(fits, shortage, freed, context)
+        return _refuse_slots(fits, shortage, context)
     freed = _with_serving(fits, pool="auto")
     if fits.profile.serving.pool != "auto" and isinstance(freed.best(context), Fit):
         return _refuse_pool(fits, shortage, freed)
@@ -26,10 +29,10 @@ def refuse(fits: Fits, shortage: Shortage, most: int) -> Refusal:
         return _refuse_resident(fits, shortage, largest, context)
     if isinstance(largest, Fit) and fits.profile.serving.context != "auto":
         return _refuse_context(fits, shortage, largest)
-    return _refuse_device(fits, largest if isinstance(largest, Shortage) else shortage)
+    return _refuse_device(fits, shortage, largest, context)
 
 
-def _with_experts(fits: Fits, **values: str) -> Fits:
+def _with_experts(fits: Fits, **values: str | int) -> Fits:
     experts = fits.profile.experts.model_copy(update=values)
     return fits.of(fits.profile.model_copy(update={"experts": experts}))
 
@@ -40,39 +43,116 @@ def _with_serving(fits: Fits, **values: str) -> Fits:
 
 
 def _asked_context(fits: Fits, most: int) -> int:
-    asked = fits.profile.serving.context
-    return min(asked, most) if isinstance(asked, int) else min(most, fits.cache.page_size)
+    """The context as asked, or the smallest that would be settled for."""
+    asked, page = fits.profile.serving.context, fits.cache.page_size
+    if isinstance(asked, int):
+        return min(asked, most)
+    if asked == "max":
+        return min(most, page)
+    # `auto` halves its floor while a page is left of it.
+    floor = min(most, FLOORS[fits.profile.serving.prefer])
+    while floor // 2 >= page:
+        floor //= 2
+    return floor
 
 
-def _refuse_host(fits: Fits, shortage: Shortage, most: int) -> Refusal:
-    bank = next((part for part in shortage.lines if part.name == "bank"), None)
+def _refuse_host(fits: Fits, shortage: Shortage, most: int, context: int) -> Refusal:
+    roomy = _with_roomy_host(fits)
+    found = roomy.best(context)
+    host = fits.hosts[found.placement]
+    # What the device would hold decides what the host must: all experts on it need no bank.
+    lacking = host if isinstance(host, Shortage) else shortage
+    remedy = _host_remedy(fits, lacking)
+    if isinstance(found, Shortage):
+        # A larger host alone would only meet the next refusal.
+        device = refuse(roomy, found, most)
+        return replace(device, hint=f"{remedy} as well; {device.hint}")
+    bank = next((part for part in lacking.lines if part.name == "bank"), None)
     what = f"the bank of {bank.count:,} experts and the engine" if bank else "the engine"
-    pinned = shortage.available != fits.machine.host_memory
+    pinned = lacking.available != fits.machine.host_memory
     verb = "must be pinned" if pinned else "are needed"
-    resident = last_resident(fits, most)
-    remedy = (
-        f"set `serving.context` to at most {resident.context}, where every expert fits the device"
-        if resident is not None
-        else "or a device that holds every expert"
-    )
+    field, other = _without_bank(fits, most, context)
+    machine_field = "hardware.host.pinnable" if pinned else "hardware.host.memory"
     return Refusal(
-        field="hardware.host.pinnable" if pinned else "hardware.host.memory",
-        message=f"the host is too small for {what}: {exactly(shortage.needed)} {verb}, "
-        f"there are {exactly(shortage.available)}",
-        hint=f"it takes a host with {size(shortage.needed)}, {remedy}",
+        field=field or machine_field,
+        message=f"the host is too small for {what}: {exactly(lacking.needed)} {verb}, "
+        f"there are {exactly(lacking.available)}",
+        hint=f"{other}, or {remedy}" if other else remedy,
         code=CODE,
     )
 
 
-def _refuse_slots(fits: Fits, shortage: Shortage, free: Fits, context: int) -> Refusal:
-    found = free.weigh(context, "offload")
-    most = found.slots if isinstance(found, Fit) else 0
+def _host_remedy(fits: Fits, lacking: Shortage) -> str:
+    """What the host must have: of memory, and of memory that can be pinned."""
+    machine = fits.machine
+    total = sum(part.bytes for part in lacking.lines)
+    pinned = sum(part.bytes for part in lacking.lines if part.name != "process")
+    wanted = (
+        ("memory", total, machine.host_memory),
+        ("pinnable", pinned, machine.pinnable),
+    )
+    return "it takes " + " and ".join(
+        f"`hardware.host.{name}` of at least `{enough(needed)}`"
+        for name, needed, available in wanted
+        if needed > available
+    )
+
+
+def _without_bank(fits: Fits, most: int, context: int) -> tuple[str, str]:
+    """The wish that alone asks for a bank, and how to do without one; two empty strings if it takes one."""
+    for name in ("slots", "placement"):
+        freed = _with_experts(fits, **{name: "auto"})
+        asked = fits.profile.experts.model_dump()[name]
+        if asked != "auto" and isinstance(freed.best(context), Fit):
+            return (
+                f"experts.{name}",
+                f"set `experts.{name}` to `auto`: the device holds every expert",
+            )
+    resident = last_resident(fits, most)
+    if resident is None:
+        return "", ""
+    return (
+        "",
+        f"set `serving.context` to at most {resident.context}, where every expert fits the device",
+    )
+
+
+def _with_roomy_host(fits: Fits) -> Fits:
+    machine = replace(fits.machine, host_memory=2**62, pinnable=2**62)
+    return Fits(fits.profile, fits.facts, fits.batches, fits.cache, fits.candidates, machine)
+
+
+def _with_requests(fits: Fits, requests: int) -> Fits:
+    # Activations stay as they are laid out for more requests: a little too large, never too small.
+    batches = replace(
+        fits.batches, max_num_seqs=requests, graph_batch_sizes=graph_batch_sizes(requests)
+    )
+    return Fits(fits.profile, fits.facts, batches, fits.cache, fits.candidates, fits.machine)
+
+
+def _refuse_slots(fits: Fits, shortage: Shortage, context: int) -> Refusal:
+    most = _most_slots(fits, context)
+    fewer = f"at most {most}, or to " if most else ""
     return Refusal(
         field="experts.slots",
         message=_needs(shortage, f"`{fits.profile.experts.slots}` slots beside this context"),
-        hint=f"set `experts.slots` to at most {most}, or to `auto`; {_ledger(shortage)}",
+        hint=f"set `experts.slots` to {fewer}`auto`; {_ledger(shortage)}",
         code=CODE,
     )
+
+
+def _most_slots(fits: Fits, context: int) -> int:
+    """The most slots that may be asked for: more than `auto` takes, which keeps room for a longer span."""
+    asked = fits.profile.experts.slots
+    assert asked != "auto", "only a number can be too large"
+    low, high = fits.facts.num_layers - 1, asked - 1
+    while low < high:
+        middle = (low + high + 1) // 2
+        if isinstance(_with_experts(fits, slots=middle).best(context), Fit):
+            low = middle
+        else:
+            high = middle - 1
+    return low if low >= fits.facts.num_layers else 0
 
 
 def _refuse_resident(
@@ -86,10 +166,12 @@ def _refuse_resident(
         remedies.append(
             f"use `experts.placement: auto` ({offload.slots:,} of {fits.facts.total_experts:,} fit)"
         )
+    if not remedies:
+        remedies.append(f"it takes {_larger_device(fits, shortage)}")
     return Refusal(
         field="experts.placement",
         message=_needs(shortage, f"all {fits.facts.total_experts:,} experts"),
-        hint=f"{', or '.join(remedies) or 'a device with more memory'}; {_ledger(shortage)}",
+        hint=f"{', or '.join(remedies)}; {_ledger(shortage)}",
         code=CODE,
     )
 
@@ -99,10 +181,14 @@ def _refuse_pool(fits: Fits, shortage: Shortage, freed: Fits) -> Refusal:
     assert asked != "auto", "only a number can be too large"
     largest = largest_fit(freed, asked, freed.placements)
     most = largest.pool if isinstance(largest, Fit) else 0
+    context = fits.profile.serving.context
+    held = fits.facts.max_positions if context == "max" else context
+    # A pool must hold what one request may, as it was asked for.
+    smaller = "" if isinstance(held, int) and most < held else f"at most {most}, or to "
     return Refusal(
         field="serving.pool",
         message=_needs(shortage, f"a pool of `{asked}` tokens"),
-        hint=f"set `serving.pool` to at most {most}, or to `auto`; {_ledger(shortage)}",
+        hint=f"set `serving.pool` to {smaller}`auto`; {_ledger(shortage)}",
         code=CODE,
     )
 
@@ -123,15 +209,56 @@ def _refuse_context(fits: Fits, shortage: Shortage, largest: Fit) -> Refusal:
     )
 
 
-def _refuse_device(fits: Fits, shortage: Shortage) -> Refusal:
-    fewer = " or fewer `serving.requests`" if fits.requests > 1 else ""
+def _refuse_device(
+    fits: Fits, shortage: Shortage, largest: Fit | Shortage, context: int
+) -> Refusal:
+    least = largest if isinstance(largest, Shortage) else shortage
+    requests = _most_requests(fits, context)
+    field, what = fits.machine.memory_field, "even the smallest plan"
+    larger = f"it takes {_larger_device(fits, shortage)}"
+    if least.needed != shortage.needed:
+        larger = f"{larger} for this context"
+    if requests:
+        field, what, least = "serving.requests", f"`{fits.requests}` requests", shortage
+        larger = f"set `serving.requests` to at most {requests}, or {larger}"
     return Refusal(
-        field=fits.machine.memory_field,
-        message=_needs(shortage, "even the smallest plan"),
-        hint=f"it takes a device of {size(shortage.needed + fits.machine.reserve)}{fewer}; "
-        f"{_ledger(shortage)}",
+        field=field,
+        message=_needs(least, what),
+        hint=f"{larger}; {_ledger(least)}",
         code=CODE,
     )
+
+
+def _larger_device(fits: Fits, shortage: Shortage) -> str:
+    needed = shortage.needed + fits.machine.reserve
+    least = f"`{fits.machine.memory_field}` of at least `{enough(needed)}`"
+    chunk = fits.batches.moe_chunk
+    if _chunk_there(fits, needed) == chunk:
+        return least
+    return f"{least} with `schedule.prefill_chunk: {chunk}` (`auto` takes longer ones there)"
+
+
+def _chunk_there(fits: Fits, memory: int) -> int:
+    """The chunk that a device of that size would get."""
+    hardware = fits.profile.hardware
+    if hardware.gpu is None:
+        return fits.batches.moe_chunk
+    gpu = hardware.gpu.model_copy(update={"memory": memory})
+    larger = hardware.model_copy(update={"gpu": gpu})
+    profile = fits.profile.model_copy(update={"hardware": larger})
+    return bound_batches(profile, fits.facts).moe_chunk
+
+
+def _most_requests(fits: Fits, context: int) -> int:
+    """The most requests beside which the context fits; 0 if it fits beside none."""
+    low, high = 0, fits.requests - 1
+    while low < high:
+        middle = (low + high + 1) // 2
+        if isinstance(_with_requests(fits, middle).best(context), Fit):
+            low = middle
+        else:
+            high = middle - 1
+    return low
 
 
 def _needs(shortage: Shortage, what: str) -> str:

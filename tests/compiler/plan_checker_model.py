@@ -1,7 +1,8 @@
-"""What a model's geometry says of bytes and arithmetic, from facts/models.md 2 to 4 alone; knows nothing of the compiler."""
+"""What a model's geometry says of bytes and arithmetic, from facts/models.md 2 to 4 alone."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 from typing import Any
 
@@ -9,6 +10,7 @@ Json = Mapping[str, Any]  # Any: JSON has no narrower type
 Parts = tuple[tuple[int, str], ...]
 """Rows and the format in which the checkpoint stores them."""
 
+CENTRED = ("in_norm", "post_norm", "q_norm", "k_norm", "final_norm")
 PLACE = 256
 """Everything begins at a multiple of it."""
 ELEMENT = {"fp32": 4, "bf16": 2, "fp8": 1, "int32": 4, "int64": 8, "u8": 1}
@@ -34,9 +36,11 @@ class Tensor:
     copies: int
     shape: tuple[int, ...]
     bytes: int
+    add: float
+    """Norms of Qwen3.5 multiply by 1 + w (models.md 2.1), but for the one inside the delta net."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Model:
     """Sizes of a model on one kind of device."""
 
@@ -57,34 +61,34 @@ class Model:
     flop_pair: int
     """FLOP for each pair of a token and an earlier one."""
 
-    @property
+    @cached_property
     def layers(self) -> int:
         return len(self.kinds)
 
-    @property
+    @cached_property
     def total(self) -> int:
         return self.layers * self.experts
 
-    @property
+    @cached_property
     def linear(self) -> int:
         return self.kinds.count("linear")
 
-    @property
+    @cached_property
     def state_bytes(self) -> int:
         """Of one sequence, all linear layers (models.md 4)."""
         columns = self.conv_elements * ELEMENT[self.activation]
         return self.linear * (columns + self.recurrent_elements * 4)
 
-    @property
+    @cached_property
     def weight_bytes(self) -> int:
         return sum(row.copies * up(row.bytes) for row in self.tensors.values())
 
-    @property
+    @cached_property
     def read_bytes(self) -> int:
         """Dense bytes that a step reads: of the embedding it takes a row."""
         return sum(row.copies * row.bytes for name, row in self.tensors.items() if name != "embed")
 
-    @property
+    @cached_property
     def active(self) -> int:
         """Parameters that a token is multiplied with."""
         dense = sum(
@@ -165,13 +169,18 @@ def _tensors(
         rows["shared_gate"] = ("layer", ((1, "bf16"),), (hidden,))
     if "linear" in kinds:
         rows |= _linear_tensors(shape["linear"], hidden, formats["linear_attention"])
-    copies = {"": 1, "layer": len(kinds), **{kind: kinds.count(kind) for kind in ("linear", "full")}}
+    copies = {
+        "": 1,
+        "layer": len(kinds),
+        **{kind: kinds.count(kind) for kind in ("linear", "full")},
+    }
     return {
         name: Tensor(
             axis=axis,
             copies=copies[axis],
             shape=(sum(count for count, _ in parts), *columns),
             bytes=sum(stored(count * prod(columns), override or form) for count, form in parts),
+            add=1.0 if family == "qwen3_5_moe" and name in CENTRED else 0.0,
         )
         for name, (axis, parts, columns) in rows.items()
     }

@@ -1,11 +1,11 @@
-"""Places of a plan, walked on its JSON: what each value takes, that it lies in its space, and that nothing is overwritten."""
+"""Places of a plan, by a walk of its JSON: what a value takes, that it fits its space, that nothing is overwritten."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise, product
 from math import prod
 
-from tests.compiler.plan_checker_model import ELEMENT, Json, Model, up
+from tests.compiler.plan_checker_model import ELEMENT, PLACE, Json, Model, up
 
 Value = tuple[str, tuple[int, ...]]
 Span = tuple[str, int, int]
@@ -36,33 +36,40 @@ def launches(plan: Json, model: Model) -> int:
 
 def walk(program: Json, kinds: Sequence[str], chunks: int, tiles: int) -> Iterator[Json]:
     """Steps in order with bound `reads` and `writes`, and yields."""
-    counts = {"layers": len(kinds), "chunks": chunks, "tiles": tiles}
+    bounds = {"layers": len(kinds), "chunks": chunks, "tiles": tiles}
+    return _inside(program["body"], {}, program["blocks"], kinds, bounds)
 
-    def inside(body: Sequence[Json], at: dict[str, int]) -> Iterator[Json]:
-        for item in body:
-            if "op" in item:
-                yield {**item, **{side: bound(item[side], at) for side in ("reads", "writes")}}
-            elif "yield" in item:
-                yield item
-            elif "loop" in item:
-                for value in range(counts[item["count"]]):
-                    yield from inside(item["body"], {**at, item["loop"]: value})
-            elif "when" in item:
-                if holds(item["when"], at):
-                    yield from inside(item["body"], at)
-            elif "block_of" in item:
-                yield from inside(program["blocks"][kinds[at["l"]] + item["suffix"]], at)
-            else:
-                yield from inside(program["blocks"][item["block"]], at)
 
-    def holds(condition: str, at: dict[str, int]) -> bool:
-        left, sign, right = re.split(r"(<|==)", condition)
-        if left == "kind":
-            return kinds[at["l"]] == right
-        limit = counts[right] if right in counts else int(right)
-        return index(left, at) < limit if sign == "<" else index(left, at) == limit
+def _inside(
+    body: Sequence[Json],
+    at: dict[str, int],
+    blocks: Json,
+    kinds: Sequence[str],
+    bounds: Mapping[str, int],
+) -> Iterator[Json]:
+    for item in body:
+        if "op" in item:
+            yield {**item, **{side: bound(item[side], at) for side in ("reads", "writes")}}
+        elif "yield" in item:
+            yield item
+        elif "loop" in item:
+            for value in range(bounds[item["count"]]):
+                inner = {**at, item["loop"]: value}
+                yield from _inside(item["body"], inner, blocks, kinds, bounds)
+        elif "when" not in item or _holds(item["when"], at, kinds, bounds):
+            name = kinds[at["l"]] + item["suffix"] if "block_of" in item else item.get("block")
+            inner_body = item["body"] if name is None else blocks[name]
+            yield from _inside(inner_body, at, blocks, kinds, bounds)
 
-    return inside(program["body"], {})
+
+def _holds(
+    condition: str, at: Mapping[str, int], kinds: Sequence[str], bounds: Mapping[str, int]
+) -> bool:
+    left, sign, right = re.split(r"(<|==)", condition)
+    if left == "kind":
+        return kinds[at["l"]] == right
+    limit = bounds[right] if right in bounds else int(right)
+    return index(left, at) < limit if sign == "<" else index(left, at) == limit
 
 
 def index(text: str, at: Mapping[str, int]) -> int:
@@ -134,22 +141,44 @@ def _check_weights(plan: Json, model: Model) -> Iterator[str]:
         found = (row["axis"], row["bytes"], row["stride"], row["offset"], tuple(row["shape"]))
         if found != (due.axis, due.bytes, stride, offset, due.shape):
             yield f"weight {row['name']} is {found}, due {due} at {offset}"
+        if row["add"] != due.add:
+            yield f"weight {row['name']}: {row['add']} is added, due {due.add}"
         offset += due.copies * up(due.bytes)
 
 
 def _check_buffers(plan: Json, model: Model) -> Iterator[str]:
     due = _due_bytes(plan, model)
     for row in plan["buffers"]:
-        if row["name"] not in due:
-            yield f"buffer {row['name']} is unknown"
-        elif row["bytes"] != due[row["name"]]:
-            yield f"buffer {row['name']} has {row['bytes']} bytes, due {due[row['name']]}"
-        numbers = [size for size in row["shape"] if isinstance(size, int)]
-        if numbers == row["shape"] != []:
-            if prod(numbers) * ELEMENT[row["dtype"]] > row["bytes"]:
-                yield f"buffer {row['name']}: {row['shape']} of {row['dtype']} is more than its bytes"
-        elif row["shape"] and prod(numbers) != model.widths[row["name"].split(".")[1]][1]:
-            yield f"buffer {row['name']}: rows of {prod(numbers)} elements"
+        name, size = row["name"], row["bytes"]
+        if name not in due:
+            yield f"buffer {name} is unknown"
+            continue
+        if size != due[name]:
+            yield f"buffer {name} has {size} bytes, due {due[name]}"
+        # States of an odd width begin where they begin.
+        if row["offset"] % (4 if row["space"] == "states" else PLACE):
+            yield f"buffer {name} begins at {row['offset']}"
+        # Two layers at once: one computes while the next is found and fetched (D7).
+        ring = 2 if name in ("staged", "prefill.map", "prefill.miss") else 0
+        strides = [0 if axis == "owner" or name == "cache" else size for axis in row["index"]]
+        if row["stride"] != strides or row["ring"] != [ring] * len(row["index"]):
+            yield f"buffer {name}: stride {row['stride']}, ring {row['ring']}, due {strides}, {ring}"
+        yield from _check_shape(row, model)
+    ranges = next(row["places"] for row in plan["buffers"] if row["name"] == "cache")
+    slot, end = plan["experts"]["slot_bytes"], 0
+    for place, slots in zip(ranges, plan["experts"]["slots_per_layer"], strict=True):
+        if place != [end, slots * slot]:
+            yield f"a layer's slots lie at {place}, due {[end, slots * slot]}"
+        end += slots * slot
+
+
+def _check_shape(row: Json, model: Model) -> Iterator[str]:
+    numbers = [size for size in row["shape"] if isinstance(size, int)]
+    if numbers == row["shape"] != []:
+        if up(prod(numbers) * ELEMENT[row["dtype"]]) != up(row["bytes"]):
+            yield f"buffer {row['name']}: {row['shape']} of {row['dtype']} are not its bytes"
+    elif row["shape"] and prod(numbers) != model.widths[row["name"].split(".")[1]][1]:
+        yield f"buffer {row['name']}: rows of {prod(numbers)} elements"
 
 
 def _due_bytes(plan: Json, model: Model) -> dict[str, int]:
@@ -192,7 +221,11 @@ def _due_bytes(plan: Json, model: Model) -> dict[str, int]:
 def launch_rows(schedule: Json) -> dict[str, tuple[int, int]]:
     """Tokens and mixer rows of the largest launch of each program (D6)."""
     seqs, tile = schedule["max_num_seqs"], schedule["mixer_tile"]
-    return {"decode": (seqs, seqs), "prefill": (schedule["moe_chunk"], tile), "extend": (tile, tile)}
+    return {
+        "decode": (seqs, seqs),
+        "prefill": (schedule["moe_chunk"], tile),
+        "extend": (tile, tile),
+    }
 
 
 def instances(buffer: Json, plan: Json, model: Model) -> Iterator[tuple[Value, Span]]:
@@ -240,39 +273,40 @@ def _check_run(plan: Json, model: Model, name: str, program: Json) -> Iterator[s
         (row["op"], row["kernel"]): [tuple(pair) for pair in row["in_place"]]
         for row in plan["kernels"]
     }
-    held: dict[Value, Span] = {}
+    held: dict[str, dict[Value, Span]] = {row["space"]: {} for row in plan["buffers"]}
     for step in _run(program, model):
         if "yield" in step:
-            held = {value: span for value, span in held.items() if span[0] != "activations"}
+            held["activations"] = {}
             continue
         spans = {
             value: span_of(buffers[value[0]], value[1], model.kinds)
             for value in (*step["reads"], *step["writes"])
         }
+        passing = {value for value in spans if buffers[value[0]]["kind"] in ("activation", "view")}
         for value in step["reads"]:
-            if buffers[value[0]]["kind"] in ("activation", "view") and value not in held:
+            if value in passing and value not in held[spans[value][0]]:
                 yield f"{name}: {step['op']} reads {value}, which is not there any more"
-        pairs = in_place[step["op"], step["kernel"]]
-        for read, written in product(step["reads"], step["writes"]):
-            if read != written and _overlap(spans[read], spans[written]):
-                names = {reference: operand for operand, reference in _operands(step)}
-                if (names.get(read[0]), names.get(written[0])) not in pairs:
-                    yield f"{name}: {step['op']} writes {written} over its own input {read}"
-        for value in step["writes"]:
-            held = {
-                other: span for other, span in held.items() if not _overlap(span, spans[value])
-            }
-            held[value] = spans[value]
+        yield from _check_inputs(name, step, spans, in_place[step["op"], step["kernel"]])
+        for value in passing.intersection(step["writes"]):
+            space = spans[value][0]
+            rest = {v: span for v, span in held[space].items() if not _overlap(span, spans[value])}
+            held[space] = {**rest, value: spans[value]}
+
+
+def _check_inputs(
+    name: str, step: Json, spans: Mapping[Value, Span], in_place: Sequence[tuple[str, ...]]
+) -> Iterator[str]:
+    """No output shares bytes with another input, unless the kernel allows the pair."""
+    for read, written in product(step["reads"], step["writes"]):
+        if read != written and _overlap(spans[read], spans[written]):
+            operands = {text.split("[")[0]: operand for operand, text in step["operands"].items()}
+            if (operands.get(read[0]), operands.get(written[0])) not in in_place:
+                yield f"{name}: {step['op']} writes {written} over its own input {read}"
 
 
 def _run(program: Json, model: Model) -> Iterator[Json]:
     bounds = program["bounds"]
     return walk(program, model.kinds, min(2, bounds["chunks"]), min(2, bounds["tiles"]))
-
-
-def _operands(step: Json) -> Iterator[tuple[str, str]]:
-    for operand, reference in step["operands"].items():
-        yield operand, reference.split("[")[0]
 
 
 def _overlap(one: Span, other: Span) -> bool:

@@ -1,0 +1,197 @@
+"""Predicted seconds, from the formulas of facts/prototype.md 4 and facts/performance.md 2.2, 2.3, 3.4 alone."""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import log2
+
+from tests.compiler.plan_checker_model import Json, Model
+
+# performance.md 3.4, Q36 LRU: share of a token's experts that are resident; above 0.70 prototype.md 2.2.
+HITS = (
+    *zip(
+        (0.05, 0.10, 0.15, 0.20, 0.25, 0.30, 0.37, 0.45, 0.50, 0.60, 0.70),
+        (0.36, 0.56, 0.65, 0.71, 0.75, 0.79, 0.84, 0.88, 0.90, 0.94, 0.97),
+        strict=True,
+    ),
+    (0.80, 0.989),
+    (0.90, 0.997),
+    (0.95, 0.998),
+)
+# The same section: misses per layer and step of a batch, over its union of experts.
+BATCH_SHARES = (0.25, 0.37, 0.50, 0.60, 0.75, 0.90, 0.97)
+BATCHES = {
+    4: (29.7, (12, 8.1, 5.1, 3.6, 1.6, 0.4, 0.1)),
+    16: (91.6, (56, 40, 27, 18, 8.4, 2.2, 0.4)),
+}
+Points = Sequence[tuple[float, float]]
+
+
+def _rounded(share: float) -> float:
+    # The plan's tables hold the quotients of published figures to three digits, four below 2 %.
+    return round(share, 3 if share >= 0.02 else 4)
+
+
+MISSES: dict[int, Points] = {
+    # Not published: a cache of fewer slots than a token visits keeps nothing.
+    1: ((0.0, 1.0), (0.03, 0.98), *((at, 1 - hit) for at, hit in HITS), (1.0, 0.0)),
+    **{
+        batch: (
+            (0.0, 1.0),
+            *((at, _rounded(m / union)) for at, m in zip(BATCH_SHARES, misses, strict=True)),
+            (1.0, 0.0),
+        )
+        for batch, (union, misses) in BATCHES.items()
+    },
+}
+
+
+def missed(fraction: float, sequences: int) -> float:
+    """Share of a step's distinct experts that are not resident; between batches by their logarithm."""
+    if sequences >= 16:
+        return _between(MISSES[16], fraction)
+    low, high = (1, 4) if sequences <= 4 else (4, 16)
+    weight = log2(sequences / low) / log2(high / low)
+    one, other = _between(MISSES[low], fraction), _between(MISSES[high], fraction)
+    return one + weight * (other - one)
+
+
+def _between(points: Points, at: float) -> float:
+    for (left, low), (right, high) in pairwise(points):
+        if at <= right:
+            return low + (high - low) * (at - left) / (right - left)
+    return points[-1][1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """Rates of a plan's hardware."""
+
+    kind: str
+    capacity: int
+    reserve: int
+    bandwidth: float
+    flops: float
+    launch_s: float
+    copy: float
+    gather: float
+    host: int
+    pinnable: int
+
+
+def read_machine(hardware: Json) -> Machine:
+    """Numbers of `plan.hardware`; a CPU without a link copies in its own RAM, reading and writing."""
+    gpu, cpu, host, link = (hardware[name] for name in ("gpu", "cpu", "host", "link"))
+    device = cpu or gpu
+    return Machine(
+        kind="cpu" if cpu else "cuda",
+        capacity=device["memory"],
+        reserve=0 if cpu else gpu["reserve"],
+        bandwidth=device["bandwidth"],
+        flops=cpu["flops"] if cpu else gpu["flops"]["bf16"],
+        launch_s=device["launch_us"] * 1e-6,
+        copy=link["h2d"] if link else host["bandwidth"] / 2,
+        gather=link["gather"] if link else host["bandwidth"] / 2,
+        host=host["memory"],
+        pinnable=host["memory"] if cpu else host["pinnable"],
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speed:
+    """Seconds of one placement with so many slots."""
+
+    machine: Machine
+    model: Model
+    captured: bool
+    slot_bytes: int
+    kv_bytes: int
+    """Of a token."""
+    launches: int
+    offloaded: bool
+    slots: int
+    span: int
+
+    @property
+    def fraction(self) -> float:
+        return self.slots / self.model.total
+
+    @property
+    def missing(self) -> int:
+        return self.model.total - self.slots if self.offloaded else 0
+
+    @property
+    def stream_s(self) -> float:
+        """Every missing expert once over the copy engine."""
+        return self.missing * self.slot_bytes / self.machine.copy
+
+    @property
+    def hit_rate(self) -> float:
+        return 1 - missed(self.fraction, 1) if self.offloaded else 1.0
+
+    def distinct(self, tokens: int) -> float:
+        """U(T): experts of a layer that so many tokens visit."""
+        experts = self.model.experts
+        return experts * (1 - (1 - self.model.routed / experts) ** tokens)
+
+    def read(self, tokens: int) -> float:
+        """Dense bytes and those of the experts that `tokens` tokens visit."""
+        experts = self.model.layers * self.distinct(tokens) * self.slot_bytes
+        return self.model.read_bytes + experts
+
+    def decode_bytes(self, sequences: int, depth: int) -> float:
+        """Read by a decode step; states are read and written."""
+        return self.read(sequences) + sequences * (
+            depth * self.kv_bytes + 2 * self.model.state_bytes
+        )
+
+    def link_bytes(self, sequences: int) -> float:
+        """Of experts that a decode step fetches."""
+        if not self.offloaded:
+            return 0.0
+        each = self.distinct(sequences) * missed(self.fraction, sequences)
+        return self.model.layers * each * self.slot_bytes
+
+    def decode_s(self, sequences: int, depth: int) -> float:
+        """60 % of the bandwidth, 20 us a layer and 6 us a launch, 12 us a layer of admission, misses over the link."""
+        compute = sequences * 2 * self.model.active / (0.45 * self.machine.flops)
+        seconds = max(self.decode_bytes(sequences, depth) / (0.6 * self.machine.bandwidth), compute)
+        if self.captured:
+            seconds = max(seconds + self.model.layers * 20e-6, self.launches * 6e-6)
+            seconds += self.model.layers * 12e-6 if self.offloaded else 0
+        else:
+            seconds += self.launches * self.machine.launch_s
+        return seconds + self.link_bytes(sequences) / self.machine.gather
+
+    def compute_s(self, tokens: int, depth: int) -> float:
+        """C(T, d)."""
+        flop = tokens * (2 * self.model.active + self.model.flop_pair * (depth + tokens / 2))
+        bound = max(
+            flop / (0.45 * self.machine.flops), self.read(tokens) / (0.8 * self.machine.bandwidth)
+        )
+        return bound + max(self.model.layers * 20e-6, self.launches * self.machine.launch_s)
+
+    def prefill_s(self, tokens: int) -> float:
+        """t_stream(N): one layer's misses are waited for, then passes of a span."""
+        seconds = self.stream_s / self.model.layers
+        for done in range(0, tokens, self.span):
+            size = min(self.span, tokens - done)
+            seconds += max(self.compute_s(size, done), self.stream_s)
+        return seconds
+
+    def on_demand_s(self, tokens: int, hits: float) -> float:
+        """t_on_demand: nothing overlaps."""
+        each = self.missing / self.model.layers
+        q = min(1.0, self.model.routed * (1 - hits) / each)
+        fetched = self.missing * (1 - (1 - q) ** tokens) * self.slot_bytes / self.machine.gather
+        return self.compute_s(tokens, 0) + fetched + self.model.layers * 30e-6
+
+    def hiding(self, most: int) -> int:
+        """N*: the least pass whose compute hides the stream."""
+        passes = range(1, most)
+        return 1 + bisect_left(passes, True, key=lambda t: self.compute_s(t, 0) >= self.stream_s)
+
+    def turn_s(self, sequences: int) -> float:
+        """D16: 2,000 uncached tokens in, 400 out at depth 8k, by `sequences` at once."""
+        return sequences * self.prefill_s(2_000) + 400 * self.decode_s(sequences, 8_192)
