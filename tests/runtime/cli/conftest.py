@@ -2,6 +2,7 @@
 
 import json
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -97,6 +98,11 @@ def stalled() -> Report:
     )
 
 
+def heed_ctrl_c() -> None:
+    """Whoever runs in the background hands down that SIGINT is ignored, until our first line takes that back."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 class Process:
     """A started `ft run`."""
 
@@ -106,6 +112,7 @@ class Process:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            preexec_fn=heed_ctrl_c,  # noqa: PLW1509  no thread of ours holds a lock that it needs
         )
         self.output: list[str] = []
         self.errors: list[str] = []
