@@ -112,7 +112,7 @@ class Process:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            preexec_fn=heed_ctrl_c,  # noqa: PLW1509  no thread of ours holds a lock that it needs
+            preexec_fn=heed_ctrl_c,
         )
         self.output: list[str] = []
         self.errors: list[str] = []
