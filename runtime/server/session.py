@@ -55,6 +55,9 @@ class Session:
             self._wake.clear()
             async with asyncio.timeout(timeout_s):
                 await self._wake.wait()
+        # Whoever takes them may never wait elsewhere: a send to a client that has left does not.
+        # Its leaving must be heard all the same, which takes a turn of the loop.
+        await asyncio.sleep(0)
         if not self._events and self._failure is not None:
             raise self._failure
         events = tuple(self._events)

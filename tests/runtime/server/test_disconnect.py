@@ -79,7 +79,6 @@ def test_leaving_a_batch_aborts_each_request_once(serve: Serve) -> None:
     assert sorted(running.notes("abort")) == ["abort 1", "abort 2", "abort 3"]
 
 
-@pytest.mark.slow  # open: under an engine that floods (100,000 tokens/s, no real one does) it took 0.8 s to over 60 s
 def test_a_slow_reader_that_leaves_is_aborted(serve: Serve) -> None:
     """Its stream is blocked in `send` then, not in the generator."""
     running = serve(plan={"effective_context": 2**30}, script={})
