@@ -11,6 +11,7 @@ import msgspec
 from firmtoken.runtime.cli.failure import Failure
 from firmtoken.runtime.cli.report_text import page, printable
 from firmtoken.runtime.exit_codes import FAILED, WRONG
+from firmtoken.runtime.server.key_file import KeysFault, read_keys
 from firmtoken.runtime.server.report import Report
 
 ROUTE = "/v1/dump"
@@ -21,7 +22,7 @@ FOREIGN = "is it a FirmToken server, and of this version?"
 
 
 class ErrorText(msgspec.Struct):
-    """What of an error is for people."""
+    """What of an error is for people. Less than `server/errors.py` writes: whoever answers there may write less."""
 
     message: str
 
@@ -70,16 +71,11 @@ def _target(url: str) -> SplitResult:
 
 
 def _key(path: Path) -> bytes:
-    """The first key of a file as the server reads it: blank lines and `#` lines do not count."""
+    """The first key of the server's file."""
     try:
-        text = path.read_text("utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise Failure(f"`--key-file`: cannot read `{path}`: {error}", exit_code=FAILED) from error
-    lines = [line.strip() for line in text.encode().splitlines()]
-    keys = [line for line in lines if line and not line.startswith(b"#")]
-    if not keys:
-        raise Failure(f"`--key-file`: `{path}` holds no key", exit_code=FAILED)
-    return keys[0]
+        return read_keys(path)[0]
+    except KeysFault as error:
+        raise Failure(f"`--key-file`: {error}", exit_code=FAILED) from error
 
 
 def _ask(target: SplitResult, key: bytes | None) -> tuple[int, bytes]:

@@ -20,7 +20,8 @@ from firmtoken.runtime.cli.serve import Launch, serve
 from firmtoken.runtime.cli.this_machine import compute_threads
 from firmtoken.runtime.exit_codes import FAILED
 from firmtoken.runtime.server.folder import ModelFolderFault
-from firmtoken.runtime.server.keys import KeysFault, load_keys
+from firmtoken.runtime.server.key_file import KeysFault
+from firmtoken.runtime.server.keys import load_keys
 from firmtoken.runtime.server.life import EngineSpec
 from firmtoken.runtime.server.listen import Listener, PortBusy, listen
 from firmtoken.runtime.server.report import reports_folder
@@ -128,9 +129,6 @@ def _described(
             start_s=compiled.plan.schedule.deadlines.start_s,
             answer_s=compiled.plan.schedule.deadlines.decode_s,
             reports=_reports(),
-            profile=compiled.plan.profile.name,
-            fingerprint=compiled.plan.fingerprint,
-            planned_environment=plan.environment,
         ),
     )
 

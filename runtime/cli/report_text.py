@@ -79,7 +79,8 @@ def duration(seconds: float) -> str:
 def _where(position: PositionReport) -> str:
     stream = _culprit(position)
     if stream is None:
-        return "between two launches" + _overdue(position)
+        idle = position.due_s == 0
+        return ("no op was running" if idle else "between two launches") + _overdue(position)
     layer = "" if stream.layer is None else f" of layer {stream.layer}"
     return (
         f"op `{stream.op}`{layer}, stream `{stream.name}`, program `{stream.program}`,"

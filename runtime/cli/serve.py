@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import uvicorn
 
@@ -219,9 +220,7 @@ class _Serving:
             self._log.info("%s: nothing runs, leaving", name)
             self._engine.leave()
             # Clients that are being told may read it, and no longer.
-            self._timers.append(
-                asyncio.get_running_loop().call_later(LAST_WORDS_S, self._server.cut)
-            )
+            self._later(LAST_WORDS_S, self._server.cut)
         elif self._engine.state == "ready":
             self._log.info(
                 "%s: no new requests; open ones (%d) have %.0f s to end; once more to leave at once",
@@ -230,13 +229,12 @@ class _Serving:
                 DRAIN_S,
             )
             self._engine.drain()
-            loop = asyncio.get_running_loop()
-            self._timers.append(loop.call_later(DRAIN_S, self._give_up, signum))
+            self._later(DRAIN_S, partial(self._give_up, signum))
         else:
             self._log.info("%s: leaving at once", name)
             self._leave(signum)
             # An error event on its way is worth a moment.
-            self._timers.append(asyncio.get_running_loop().call_later(PARTING_S, self._server.cut))
+            self._later(PARTING_S, self._server.cut)
         self._server.should_exit = True
 
     def _give_up(self, signum: int) -> None:
@@ -244,8 +242,10 @@ class _Serving:
         left = len(self._server.server_state.connections)
         self._log.warning("%d connections are still open after %g s: leaving", left, DRAIN_S)
         self._leave(signum)
-        loop = asyncio.get_running_loop()
-        self._timers.append(loop.call_later(LAST_WORDS_S, self._server.cut))
+        self._later(LAST_WORDS_S, self._server.cut)
+
+    def _later(self, seconds: float, action: Callable[[], None]) -> None:
+        self._timers.append(asyncio.get_running_loop().call_later(seconds, action))
 
     def _leave(self, signum: int) -> None:
         self._exit_code = 128 + signum

@@ -23,19 +23,18 @@ def decide(
     ending: Ending, *, was_ready: bool, state: str, restarts: Restarts[Ending], now: float
 ) -> Aftermath:
     """`state` is the server's before the end; a restart that is granted is taken."""
-    restarts.used(now)
-    first = restarts.first_cause()
+    first = restarts.first_cause(now)
     if ending.exit_code != ENGINE_DIED or (not was_ready and state == "loading"):
-        # One that served before is dead of what ended it then; that the next one cannot start comes on top.
-        again = first is not None and not was_ready
-        why = ending.cause if again else "the next would fail alike"
-        return _no_more(first if again and first is not None else ending, why)
+        if first is not None and not was_ready:
+            # A server that served before is dead of what ended it then: that the next engine cannot start comes on top.
+            return _no_more(first, ending.cause)
+        return _no_more(ending, "the next would fail alike")
     if state == "draining":
         return _no_more(ending, "the server is shutting down")
     delay = restarts.take(now, ending)
     if delay is None:
         used_up = f"{restarts.most} of {restarts.most} in 10 minutes are used up"
-        return _no_more(restarts.first_cause() or ending, used_up)
+        return _no_more(first or ending, used_up)
     outcome = f"restart {restarts.used(now)} of {restarts.most}"
     return Aftermath(delay_s=delay, death=None, outcome=outcome)
 

@@ -10,28 +10,15 @@ from litestar.middleware import ASGIMiddleware
 from litestar.types import ASGIApp, Receive, Scope, Send
 
 from firmtoken.runtime.server.errors import InvalidKey
+from firmtoken.runtime.server.key_file import read_keys
 
 OPEN_PATHS = frozenset({"/health"})
 """What supervisors poll, who have no key."""
 
 
-class KeysFault(Exception):
-    """The file of keys cannot be used."""
-
-
 def load_keys(path: Path) -> tuple[bytes, ...]:
-    """Hashes of the keys in a file, one key a line; blank lines and lines that begin with `#` do not count."""
-    try:
-        text = path.read_text("utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise KeysFault(f"{path}: cannot be read: {error}") from error
-    # Bytes: a header carries them, and `str` would split and strip inside letters such as U+0085.
-    lines = [line.strip() for line in text.encode().splitlines()]
-    keys = [line for line in lines if line and not line.startswith(b"#")]
-    if not keys:
-        # An empty file must not mean that everyone may.
-        raise KeysFault(f"{path}: holds no key")
-    return tuple(_hash(key) for key in keys)
+    """Hashes of the keys in a file; raises `KeysFault`."""
+    return tuple(_hash(key) for key in read_keys(path))
 
 
 class KeyCheck(ASGIMiddleware):

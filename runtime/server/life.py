@@ -70,10 +70,6 @@ class EngineSpec:
     test_faults: bool = False
     reports: Path | None = None
     """Where reports are written; None: nowhere."""
-    profile: str = ""
-    fingerprint: str = ""
-    planned_environment: Mapping[str, str] | None = None
-    """What of `environment` the plan sets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,14 +234,15 @@ class EngineLife:
         """All that can be known of it now."""
         process = self.process
         stacks = await self._control.stacks(process.ask_for_stacks) if process.alive else ""
+        plan = await self._read_plan()
         threads, position = await self._look()
         return Report(
             kind=kind,
             cause=cause,
             at=now_text(),
             version=__version__,
-            profile=self._spec.profile,
-            fingerprint=self._spec.fingerprint,
+            profile="" if isinstance(plan, NoPlan) else plan.profile.name,
+            fingerprint="" if isinstance(plan, NoPlan) else plan.fingerprint,
             engine_pid=process.pid,
             uptime_s=None if self.ready_at is None else round(self._clock() - self.ready_at, 3),
             state=state,
@@ -256,7 +253,7 @@ class EngineLife:
             threads=threads,
             steps=describe_steps(self._control.reader, time.monotonic_ns()),
             environment=foreign_variables(
-                self._spec.environment, self._spec.planned_environment or {}
+                self._spec.environment, () if isinstance(plan, NoPlan) else plan.environment
             ),
             log=tuple(log),
             stacks=stacks,
@@ -264,15 +261,19 @@ class EngineLife:
             output=tuple(process.last_lines),
         )
 
+    async def _read_plan(self) -> Plan | NoPlan:
+        if self._plan is None:
+            self._plan = await asyncio.to_thread(plan_of, self._spec.plan_json)
+        return self._plan
+
     async def _look(self) -> tuple[tuple[ThreadReport, ...], PositionReport]:
         """Its threads, and where it is in its plan."""
         reader, pid, missed = self._control.reader, self.process.pid, self._missed
-        if self._plan is None:
-            self._plan = await asyncio.to_thread(plan_of, self._spec.plan_json)
-        threads = await threads_of(pid, stream_threads(reader, self._plan, pid))
+        plan = await self._read_plan()
+        threads = await threads_of(pid, stream_threads(reader, plan, pid))
         position = describe_position(
             reader,
-            self._plan,
+            plan,
             pid=pid,
             waited_s=0.0 if missed is None else missed.waited_s,
             due_s=reader.due_s if missed is None else missed.due_s,

@@ -32,6 +32,6 @@ class Restarts(Generic[Cause]):
             self._taken.popleft()
         return len(self._taken)
 
-    def first_cause(self) -> Cause | None:
-        """Of the window, as of the last call: what follows is mostly its echo."""
-        return self._taken[0][1] if self._taken else None
+    def first_cause(self, now: float) -> Cause | None:
+        """Of that window: what follows is mostly its echo."""
+        return self._taken[0][1] if self.used(now) else None

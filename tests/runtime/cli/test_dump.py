@@ -130,7 +130,7 @@ def test_an_engine_that_has_done_nothing_has_a_page(stalled: Report) -> None:
     report = msgspec.structs.replace(
         stalled, position=position, stats=None, threads=(), steps=(), log=(), stacks="", output=()
     )
-    assert "  at        between two launches\n" in page(report)
+    assert "  at        no op was running\n" in page(report)
     assert "moe_gate_up" not in page(report).split("\nstream ")[1]
 
 

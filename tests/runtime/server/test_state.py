@@ -8,7 +8,8 @@ import httpx
 import openai
 import pytest
 
-from firmtoken.runtime.server.keys import KeysFault, load_keys
+from firmtoken.runtime.server.key_file import KeysFault
+from firmtoken.runtime.server.keys import load_keys
 
 Serve = Callable[..., Any]
 

@@ -96,15 +96,16 @@ def test_restarts_are_few_and_later_each_time_and_come_back() -> None:
     restarts: Restarts[str] = Restarts()
     taken = [restarts.take(float(now), f"cause {now}") for now in range(MOST + 1)]
     assert taken == [*BACK_OFF_S, None]
-    assert restarts.first_cause() == "cause 0"
+    assert restarts.first_cause(MOST) == "cause 0"
     assert restarts.take(WINDOW_S - 1, "again") is None
     assert restarts.used(WINDOW_S) == MOST - 1
-    assert restarts.first_cause() == "cause 1"  # the first is forgotten, two still count
+    assert restarts.first_cause(WINDOW_S) == "cause 1"  # the first is forgotten, two still count
     assert restarts.take(WINDOW_S, "again") == BACK_OFF_S[-1]
     assert restarts.take(3 * WINDOW_S, "later") == BACK_OFF_S[0]
     assert restarts.used(3 * WINDOW_S) == 1
-    assert restarts.first_cause() == "later"
+    assert restarts.first_cause(3 * WINDOW_S) == "later"
     assert restarts.used(5 * WINDOW_S) == 0
+    assert restarts.first_cause(5 * WINDOW_S) is None
 
 
 def test_no_restarts_may_be_asked_for() -> None:
