@@ -1,6 +1,6 @@
 """A kernel card: what one kernel can do, as data, so that it is chosen without importing it (D13)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,19 +67,8 @@ def planned_gpu_card(
     requires: tuple[str, ...] = ("triton",),
 ) -> KernelCard:
     """A card of a GPU kernel that is not written yet: plans may name it, `ft run` refuses it (D13)."""
-    return KernelCard(
-        op=op,
-        name=name,
-        entry="",
-        phases=phases,
-        devices=("cuda",),
-        formats=formats,
-        rank=rank,
-        because=because,
-        status="planned",
-        min_capability=min_capability,
-        requires=requires,
-    )
+    card = _without_entry(op, name, phases, formats, rank=rank, because=because, status="planned")
+    return replace(card, min_capability=min_capability, requires=requires)
 
 
 def foreign_gpu_card(
@@ -93,20 +82,8 @@ def foreign_gpu_card(
     hazards: tuple[str, ...] = (),
 ) -> KernelCard:
     """A card of a kernel that users ask about and FirmToken does not call: shown with its reason, refused by name."""
-    return KernelCard(
-        op=op,
-        name=name,
-        entry="",
-        phases=phases,
-        devices=("cuda",),
-        formats=formats,
-        rank=99,
-        because=not_called,
-        status="foreign",
-        not_called=not_called,
-        excluded=excluded,
-        hazards=hazards,
-    )
+    card = _without_entry(op, name, phases, formats, rank=99, because=not_called, status="foreign")
+    return replace(card, not_called=not_called, excluded=excluded, hazards=hazards)
 
 
 def below(first: tuple[int, int], because: str) -> Excluded:
@@ -119,3 +96,27 @@ def below(first: tuple[int, int], because: str) -> Excluded:
 def above(last: tuple[int, int], because: str) -> Excluded:
     """Excluded above a capability, given as the last that is not."""
     return Excluded(first=(last[0], last[1] + 1), last=(99, 9), because=because)
+
+
+def _without_entry(
+    op: str,
+    name: str,
+    phases: tuple[str, ...],
+    formats: tuple[str, ...],
+    *,
+    rank: int,
+    because: str,
+    status: str,
+) -> KernelCard:
+    """A GPU's kernel that nothing here can launch."""
+    return KernelCard(
+        op=op,
+        name=name,
+        entry="",
+        phases=phases,
+        devices=("cuda",),
+        formats=formats,
+        rank=rank,
+        because=because,
+        status=status,
+    )

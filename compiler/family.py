@@ -1,11 +1,13 @@
 """What a model family must say of itself: its tensors, its numbers, its config, and its layers as primitive ops."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
+from firmtoken.compiler.errors import Refusal
 from firmtoken.compiler.facts import ModelFacts
 from firmtoken.compiler.program import Step
-from firmtoken.schema.model import Model
+from firmtoken.schema.contradictions import CHECKPOINT
+from firmtoken.schema.model import Geometry, Model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +54,36 @@ class Family:
     head: Callable[[], tuple[Step, ...]]
     """From `last` to `logits`."""
     config: CheckpointConfig
+    linear_layers: bool = False
+    """Whether it has layers of linear attention."""
+    shared_expert: bool = False
+    """Whether each layer has a shared expert."""
+
+
+def misfits(family: Family, geometry: Geometry) -> Iterator[Refusal]:
+    """Parts that a geometry describes and the family has no use for, or that it lacks: never dropped in silence."""
+    parts = (
+        ("linear", "linear-attention layers", family.linear_layers, geometry.linear is not None),
+        (
+            "shared_intermediate_size",
+            "a shared expert",
+            family.shared_expert,
+            geometry.shared_intermediate_size > 0,
+        ),
+    )
+    for field, part, wanted, given in parts:
+        if wanted and not given:
+            message = f"a model of `{family.name}` has {part}, and its geometry has none"
+        elif given and not wanted:
+            message = f"no model of `{family.name}` has {part}"
+        else:
+            continue
+        yield Refusal(
+            field=f"model.geometry.{field}",
+            message=message,
+            hint=f"{CHECKPOINT}, or name its family",
+            code="contradiction",
+        )
 
 
 def primitive(

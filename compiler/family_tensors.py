@@ -28,14 +28,14 @@ class DenseTensors:
         add: float = 0.0,
         read_by_decode: bool = True,
     ) -> TensorFacts:
-        """One name: its parts lie below each other."""
-        kinds = {self.override or format_name for _, format_name in parts.values()}
+        """One name: its parts lie below each other, and the first one's format chooses the kernel for all."""
+        _, first_format = next(iter(parts.values()))
         columns = shape[1:]
         return TensorFacts(
             name=name,
             axis=axis,
             shape=shape,
-            dtype="fp8" if kinds == {"fp8", "bf16"} else next(iter(kinds)),
+            dtype=self.override or first_format,
             bytes=sum(
                 tensor_bytes((rows, *columns), self.override or format_name)
                 for rows, format_name in parts.values()
@@ -80,7 +80,7 @@ class DenseTensors:
             prefix + "k_proj": (kv_rows, format_name),
             prefix + "v_proj": (kv_rows, format_name),
         }
-        columns = geometry.num_q_heads * geometry.head_dim
+        columns = q_columns(geometry)
         return (
             self.tensor("qkv_proj", "full", (q_rows + 2 * kv_rows, hidden), parts),
             self.tensor(
@@ -106,9 +106,14 @@ def activation_format(device_kind: str) -> str:
     return "fp32" if device_kind == "cpu" else "bf16"
 
 
+def q_columns(geometry: Geometry) -> int:
+    """Width of all heads of q, and of what attention gives."""
+    return geometry.num_q_heads * geometry.head_dim
+
+
 def attention_values(geometry: Geometry, dtype: str, *, q_rows: int) -> tuple[ValueFacts, ...]:
     """What full attention computes; `q_rows` as in `DenseTensors.attention`."""
-    columns = geometry.num_q_heads * geometry.head_dim
+    columns = q_columns(geometry)
     kv_rows = geometry.num_kv_heads * geometry.head_dim
     return values(
         (

@@ -2,7 +2,8 @@
 
 `hazards.yaml` is written in the part of YAML that is JSON too, so reading it costs a millisecond. A hazard concerns the
 kernels whose cards name it, or every plan. `unknown` says how a version counts that the profile does not give: `holds`
-where the hazard hangs or corrupts in silence (it may always be the bad version), `absent` otherwise.
+where it forbids a kernel that may hang or corrupt in silence (H-02 and H-03 forbid the kernel of H-01), `absent` where
+a bad version fails aloud, and for warnings, which every profile without versions would get.
 """
 
 from collections.abc import Mapping

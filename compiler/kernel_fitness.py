@@ -99,8 +99,9 @@ def _shapes(card: KernelCard, launch: Launch) -> Iterator[str]:
 
 
 def _packages(card: KernelCard, launch: Launch) -> Iterator[str]:
+    listed = installed(launch.hardware.software)
     for package in card.requires:
-        if installed(launch.hardware.software, package) is None:
+        if listed.get(package) is None:
             yield f"needs {package}, which `hardware.software` does not list"
 
 

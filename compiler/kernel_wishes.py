@@ -76,7 +76,16 @@ def _faults(
                 hint=did_you_mean(name, tuple(own)) or f"it has {listing(_callable(own))}",
                 code="unknown_kernel",
             )
-    if isinstance(choice, str) and choice in own:
+    if isinstance(choice, Avoid):
+        return
+    if not any(key in (name, f"{name}.{phase}") for name, phase, _ in used):
+        yield Refusal(
+            field=f"kernels.{key}",
+            message=f"this plan never launches `{key}`",
+            hint="remove this line",
+            code="contradiction",
+        )
+    elif choice in own:
         yield from _unusable(key, op, own[choice], used)
 
 

@@ -210,23 +210,26 @@ def least_slots_line(slot_bytes: int, count: int) -> Line:
 
 def bank_line(facts: ModelFacts, candidates: Candidates) -> Line:
     """Every expert, in host memory."""
-    return line(
-        "bank",
-        unit_bytes=candidates.bank_row_bytes,
-        count=facts.total_experts,
-        unit="expert",
-        because="every expert: the device holds copies",
-    )
+    return _host_experts("bank", facts, candidates, "every expert: the device holds copies")
 
 
 def restart_copy_line(facts: ModelFacts, candidates: Candidates) -> Line:
     """Every expert once more, where the next engine finds it (D11); never pinned."""
-    return line(
+    return _host_experts(
         "restart_copy",
+        facts,
+        candidates,
+        "every expert again: an engine that died comes back without reading the checkpoint's experts",
+    )
+
+
+def _host_experts(name: str, facts: ModelFacts, candidates: Candidates, because: str) -> Line:
+    return line(
+        name,
         unit_bytes=candidates.bank_row_bytes,
         count=facts.total_experts,
         unit="expert",
-        because="every expert again: an engine that died comes back without reading the checkpoint's experts",
+        because=because,
     )
 
 

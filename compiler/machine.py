@@ -84,7 +84,7 @@ def _with_gpu(hardware: Hardware, gpu: Gpu) -> Machine:
         gather_rate=hardware.link.gather,
         host_memory=hardware.host.memory,
         pinnable=hardware.host.pinnable,
-        shares_banks=shares_banks(hardware),
+        shares_banks=_shares_banks(hardware),
     )
 
 
@@ -104,12 +104,11 @@ def _with_cpu(hardware: Hardware, cpu: Cpu) -> Machine:
         gather_rate=link.gather if link is not None else hardware.host.bandwidth / 2,
         host_memory=hardware.host.memory,
         pinnable=hardware.host.memory,
-        shares_banks=shares_banks(hardware),
+        shares_banks=_shares_banks(hardware),
     )
 
 
-def shares_banks(hardware: Hardware) -> bool:
-    """Whether host memory outlives the engine (D11)."""
+def _shares_banks(hardware: Hardware) -> bool:
     # A shared mapping cannot be registered for copies under WSL (D11).
     if hardware.host.banks == "auto":
         return hardware.software.os != "wsl"

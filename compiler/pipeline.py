@@ -8,7 +8,7 @@ from firmtoken.compiler.choices import KernelChoice
 from firmtoken.compiler.expert_slots import slot_bytes, slot_parts
 from firmtoken.compiler.facts import Batches, CacheChoice, Candidates, ModelFacts, Split
 from firmtoken.compiler.family import Family
-from firmtoken.compiler.machine import captures, describe_machine, shares_banks
+from firmtoken.compiler.machine import captures, describe_machine
 from firmtoken.compiler.passes.advise import advise
 from firmtoken.compiler.passes.allocate_buffers import allocate_buffers
 from firmtoken.compiler.passes.assemble import Parts, assemble
@@ -45,14 +45,8 @@ def compile_profile(profile: Profile, cards: Sequence[KernelCard]) -> Plan:
         layouts = lay_out(profile, family, facts, batches, cache, cards)
         split = split_memory(profile, facts, batches, cache, layouts.candidates)
     candidates, chosen = layouts.candidates, layouts.candidates.laid[split.placement]
-    costs = describe_costs(
-        describe_machine(profile.hardware),
-        facts,
-        cache,
-        candidates,
-        chosen,
-        captured=captures(profile),
-    )
+    machine = describe_machine(profile.hardware)
+    costs = describe_costs(machine, facts, cache, candidates, chosen, captured=captures(profile))
     residency = split_residency(facts, split)
 
     def resplit(changed: Profile) -> Split:
@@ -77,7 +71,7 @@ def compile_profile(profile: Profile, cards: Sequence[KernelCard]) -> Plan:
                 chosen,
                 split,
                 candidates.slot_bytes,
-                shares_banks=shares_banks(profile.hardware),
+                shares_banks=machine.shares_banks,
             ),
             schedule=set_thresholds(profile, batches, split, costs, residency, cache.page_size),
             estimates=estimate(costs, residency, batches),

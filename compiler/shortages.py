@@ -1,5 +1,6 @@
 """A shortage in words: what is needed, what there is, the field that asks for it, and the largest value that fits."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from firmtoken.compiler.errors import Refusal
@@ -71,13 +72,16 @@ def _refuse_host(fits: Fits, shortage: Shortage, most: int, context: int) -> Ref
     what = f"the bank of {bank.count:,} experts and the engine" if bank else "the engine"
     pinned = lacking.available != fits.machine.host_memory
     verb = "must be pinned" if pinned else "are needed"
-    field, other = _without_bank(fits, most, context)
-    machine_field = "hardware.host.pinnable" if pinned else "hardware.host.memory"
+    field = "hardware.host.pinnable" if pinned else "hardware.host.memory"
+    other = _without_bank(fits, most, context, field)
+    if other is not None:
+        field, instead = other
+        remedy = f"{instead}, or {remedy}"
     return Refusal(
-        field=field or machine_field,
+        field=field,
         message=f"the host is too small for {what}: {exactly(lacking.needed)} {verb}, "
         f"there are {exactly(lacking.available)}",
-        hint=f"{other}, or {remedy}" if other else remedy,
+        hint=remedy,
         code=CODE,
     )
 
@@ -98,8 +102,8 @@ def _host_remedy(fits: Fits, lacking: Shortage) -> str:
     )
 
 
-def _without_bank(fits: Fits, most: int, context: int) -> tuple[str, str]:
-    """The wish that alone asks for a bank, and how to do without one; two empty strings if it takes one."""
+def _without_bank(fits: Fits, most: int, context: int, scarce: str) -> tuple[str, str] | None:
+    """The field to blame and how to do without a bank, if that is possible: a wish alone may ask for one."""
     for name in ("slots", "placement"):
         freed = _with_experts(fits, **{name: "auto"})
         asked = fits.profile.experts.model_dump()[name]
@@ -110,9 +114,9 @@ def _without_bank(fits: Fits, most: int, context: int) -> tuple[str, str]:
             )
     resident = last_resident(fits, most)
     if resident is None:
-        return "", ""
+        return None
     return (
-        "",
+        scarce,
         f"set `serving.context` to at most {resident.context}, where every expert fits the device",
     )
 
@@ -142,17 +146,13 @@ def _refuse_slots(fits: Fits, shortage: Shortage, context: int) -> Refusal:
 
 
 def _most_slots(fits: Fits, context: int) -> int:
-    """The most slots that may be asked for: more than `auto` takes, which keeps room for a longer span."""
+    """The most slots that may be asked for, 0 for none: more than `auto` takes, which keeps room for a longer span."""
     asked = fits.profile.experts.slots
     assert asked != "auto", "only a number can be too large"
-    low, high = fits.facts.num_layers - 1, asked - 1
-    while low < high:
-        middle = (low + high + 1) // 2
-        if isinstance(_with_experts(fits, slots=middle).best(context), Fit):
-            low = middle
-        else:
-            high = middle - 1
-    return low if low >= fits.facts.num_layers else 0
+    return _most(
+        range(fits.facts.num_layers, asked),
+        lambda slots: _with_experts(fits, slots=slots).best(context),
+    )
 
 
 def _refuse_resident(
@@ -251,14 +251,21 @@ def _chunk_there(fits: Fits, memory: int) -> int:
 
 def _most_requests(fits: Fits, context: int) -> int:
     """The most requests beside which the context fits; 0 if it fits beside none."""
-    low, high = 0, fits.requests - 1
+    return _most(
+        range(1, fits.requests), lambda requests: _with_requests(fits, requests).best(context)
+    )
+
+
+def _most(numbers: range, weigh: Callable[[int], Fit | Shortage]) -> int:
+    """The largest of `numbers` that fits, where all below one that fits do too; 0 if none does."""
+    low, high = numbers.start - 1, numbers.stop - 1
     while low < high:
         middle = (low + high + 1) // 2
-        if isinstance(_with_requests(fits, middle).best(context), Fit):
+        if isinstance(weigh(middle), Fit):
             low = middle
         else:
             high = middle - 1
-    return low
+    return low if low in numbers else 0
 
 
 def _needs(shortage: Shortage, what: str) -> str:

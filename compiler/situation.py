@@ -59,9 +59,9 @@ def describe_situation(profile: Profile, cache: CacheChoice | None) -> Situation
     return Situation(found=found)
 
 
-def installed(software: Software, package: str) -> str | None:
-    """The version a hardware profile lists for a package, if any."""
-    listed: Mapping[str, str | None] = {
+def installed(software: Software) -> Mapping[str, str | None]:
+    """Package -> the version that a hardware profile lists for it, if any."""
+    return {
         "torch": software.torch,
         "triton": software.triton,
         "flashinfer": software.flashinfer,
@@ -69,7 +69,6 @@ def installed(software: Software, package: str) -> str | None:
         "nvcc": software.nvcc,
         "driver": software.driver,
     }
-    return listed.get(package)
 
 
 def _machine(hardware: Hardware, gpu: Gpu) -> dict[str, Found]:
@@ -84,8 +83,7 @@ def _machine(hardware: Hardware, gpu: Gpu) -> dict[str, Found]:
 
 
 def _software(software: Software) -> dict[str, Found]:
-    packages = ("torch", "triton", "flashinfer", "cuda", "nvcc", "driver")
-    versions = {package: version(installed(software, package) or "") for package in packages}
+    versions = {package: version(text or "") for package, text in installed(software).items()}
     # A name such as `nightly` has no number to compare: as good as unknown.
     found: dict[str, Found] = {package: numbers or None for package, numbers in versions.items()}
     return {**found, "os": software.os, "toolkit": _toolkit(versions["nvcc"], versions["cuda"])}

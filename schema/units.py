@@ -30,6 +30,8 @@ class Unit:
     """Whether the number that is kept is an integer."""
     floor: bool = False
     """Whether a fraction is dropped (0.1GiB of bytes) instead of refused (1.3k of tokens)."""
+    large: bool = False
+    """Whether a number too small and without a suffix is one whose suffix was forgotten (25 of bytes per second)."""
 
 
 def decimal(unit: str, prefixes: str) -> dict[str, Fraction]:
@@ -53,18 +55,21 @@ BYTES = Unit(
     example="24GiB",
     whole=True,
     floor=True,
+    large=True,
 )
 RATE = Unit(
     noun="a number of bytes per second",
     suffixes=FrozenMap(decimal("B/s", "KMGT")),
     example="25GB/s",
     whole=False,
+    large=True,
 )
 FLOPS = Unit(
     noun="a number of operations per second",
     suffixes=FrozenMap(decimal("FLOPS", "KMGTP")),
     example="165TFLOPS",
     whole=False,
+    large=True,
 )
 SECONDS = Unit(
     noun="a duration",
@@ -208,7 +213,7 @@ class Quantity:
         return value
 
     def out_of_bounds(self, written: object, side: str, bound: float) -> Fault:
-        bare = self.unit.suffixes and not isinstance(written, str) and side == "at least"
+        bare = self.unit.large and not isinstance(written, str) and side == "at least"
         return Fault(
             code="quantity_range",
             message=f"must be {side} `{show(bound, self.unit)}`, found `{literal(written)}`",

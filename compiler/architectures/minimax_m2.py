@@ -5,6 +5,7 @@ Maths: facts/models.md 2.1, 2.4, 2.6; names on disk: 3.1 and 3.4. A file may hol
 
 from firmtoken.compiler.facts import ModelFacts, TensorFacts
 from firmtoken.compiler.family import CheckpointConfig, CheckpointPart, Family
+from firmtoken.compiler.family_facts import plain_facts
 from firmtoken.compiler.family_steps import (
     ROW_NORM,
     SIGMOID_ROUTE,
@@ -13,18 +14,9 @@ from firmtoken.compiler.family_steps import (
     mixer_layer,
 )
 from firmtoken.compiler.family_steps import experts as routed_experts
-from firmtoken.compiler.family_tensors import (
-    DenseTensors,
-    activation_format,
-    active_parameters,
-    attention_values,
-    dense_tensors,
-    expert_values,
-    head_values,
-    layer_values,
-)
+from firmtoken.compiler.family_tensors import DenseTensors, dense_tensors, q_columns
 from firmtoken.compiler.program import Step
-from firmtoken.schema.model import Geometry, Model
+from firmtoken.schema.model import Model
 
 LAYER = "model.layers.{l}."
 FULL = LAYER + "self_attn."
@@ -34,39 +26,13 @@ GATE, UP, DOWN = "w1", "w3", "w2"
 
 def describe(model: Model, device_kind: str) -> ModelFacts:
     """Facts of this family for a device kind."""
-    geometry, dtype = model.geometry, activation_format(device_kind)
-    kinds = ("full",) * geometry.num_layers
-    tensors = _tensors(model, dense_tensors(device_kind))
-    return ModelFacts(
-        family=FAMILY.name,
-        layer_kinds=kinds,
-        hidden_size=geometry.hidden_size,
-        vocab_size=geometry.vocab_size,
-        max_positions=geometry.max_position_embeddings,
-        tensors=tensors,
-        experts_per_layer=geometry.num_experts,
-        experts_per_token=geometry.num_experts_per_token,
-        expert_width=geometry.moe_intermediate_size,
-        shared_width=0,
-        kv_elements_per_token=2 * len(kinds) * geometry.num_kv_heads * geometry.head_dim,
-        conv_elements=0,
-        recurrent_elements=0,
-        active_parameters=active_parameters(geometry, kinds, tensors),
-        attention_flops_per_pair=4 * len(kinds) * geometry.num_q_heads * geometry.head_dim,
-        values=(
-            *layer_values(geometry, dtype),
-            *attention_values(geometry, dtype, q_rows=_q_rows(geometry)),
-            *expert_values(geometry, dtype),
-            *head_values(geometry, dtype),
-        ),
-        kv_heads=geometry.num_kv_heads,
-        head_dim=geometry.head_dim,
+    return plain_facts(
+        FAMILY.name,
+        model.geometry,
+        device_kind,
+        tensors=_tensors(model, dense_tensors(device_kind)),
         expert_sources=tuple(MLP + f"experts.{{e}}.{part}" for part in (GATE, UP, DOWN)),
     )
-
-
-def _q_rows(geometry: Geometry) -> int:
-    return geometry.num_q_heads * geometry.head_dim
 
 
 def _tensors(model: Model, dense: DenseTensors) -> tuple[TensorFacts, ...]:
@@ -77,8 +43,8 @@ def _tensors(model: Model, dense: DenseTensors) -> tuple[TensorFacts, ...]:
         dense.embed(geometry, formats.embedding),
         dense.norm("in_norm", "layer", hidden, LAYER + "input_layernorm"),
         dense.norm("post_norm", "layer", hidden, LAYER + "post_attention_layernorm"),
-        *dense.attention(geometry, formats.attention, FULL, q_rows=_q_rows(geometry)),
-        dense.norm("q_norm", "full", _q_rows(geometry), FULL + "q_norm"),
+        *dense.attention(geometry, formats.attention, FULL, q_rows=q_columns(geometry)),
+        dense.norm("q_norm", "full", q_columns(geometry), FULL + "q_norm"),
         dense.norm("k_norm", "full", k_rows, FULL + "k_norm"),
         dense.router(geometry, formats.router, MLP + "gate"),
         # A sum with sigmoids decides who is chosen: bf16 would make ties.

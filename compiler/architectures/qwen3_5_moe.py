@@ -4,8 +4,11 @@ Maths: facts/models.md 2.1, 2.2, 2.5, 2.6; names on disk: 3.1 and 3.3. The prefi
 accepts `model.language_model.`.
 """
 
+from dataclasses import replace
+
 from firmtoken.compiler.facts import ModelFacts, TensorFacts, ValueFacts
 from firmtoken.compiler.family import CheckpointConfig, CheckpointPart, Family, primitive
+from firmtoken.compiler.family_facts import attention_facts
 from firmtoken.compiler.family_steps import (
     HEAD_NORM,
     SOFTMAX_ROUTE,
@@ -17,12 +20,12 @@ from firmtoken.compiler.family_steps import experts as routed_experts
 from firmtoken.compiler.family_tensors import (
     DenseTensors,
     activation_format,
-    active_parameters,
     attention_values,
     dense_tensors,
     expert_values,
     head_values,
     layer_values,
+    q_columns,
     values,
 )
 from firmtoken.compiler.program import Step
@@ -39,32 +42,22 @@ ZERO_CENTRED = 1.0
 def describe(model: Model, device_kind: str) -> ModelFacts:
     """Facts of this family for a device kind."""
     geometry, linear = model.geometry, _linear(model.geometry)
-    kinds = layer_kinds(geometry.num_layers, geometry.full_attention_interval)
-    tensors = _tensors(model, linear, dense_tensors(device_kind))
-    num_full = kinds.count("full")
-    return ModelFacts(
-        family=FAMILY.name,
-        layer_kinds=kinds,
-        hidden_size=geometry.hidden_size,
-        vocab_size=geometry.vocab_size,
-        max_positions=geometry.max_position_embeddings,
-        tensors=tensors,
-        experts_per_layer=geometry.num_experts,
-        experts_per_token=geometry.num_experts_per_token,
-        expert_width=geometry.moe_intermediate_size,
-        shared_width=geometry.shared_intermediate_size,
-        kv_elements_per_token=2 * num_full * geometry.num_kv_heads * geometry.head_dim,
-        conv_elements=_conv_channels(linear) * (linear.conv_kernel - 1),
-        recurrent_elements=linear.num_value_heads * linear.key_head_dim * linear.value_head_dim,
-        active_parameters=active_parameters(geometry, kinds, tensors),
-        attention_flops_per_pair=4 * num_full * geometry.num_q_heads * geometry.head_dim,
+    facts = attention_facts(
+        FAMILY.name,
+        geometry,
+        layer_kinds=layer_kinds(geometry.num_layers, geometry.full_attention_interval),
+        tensors=_tensors(model, linear, dense_tensors(device_kind)),
         values=_values(geometry, linear, activation_format(device_kind)),
+        expert_sources=tuple(MLP + f"experts.{{e}}.{part}_proj" for part in ("gate", "up", "down")),
+    )
+    return replace(
+        facts,
+        shared_width=geometry.shared_intermediate_size,
+        conv_elements=_conv_channels(linear) * (linear.conv_kernel - 1),
         conv_shape=(_conv_channels(linear), linear.conv_kernel - 1),
+        recurrent_elements=linear.num_value_heads * linear.key_head_dim * linear.value_head_dim,
         recurrent_shape=(linear.num_value_heads, linear.key_head_dim, linear.value_head_dim),
         gated_attention=True,
-        kv_heads=geometry.num_kv_heads,
-        head_dim=geometry.head_dim,
-        expert_sources=tuple(MLP + f"experts.{{e}}.{part}_proj" for part in ("gate", "up", "down")),
     )
 
 
@@ -95,7 +88,7 @@ def layer_kinds(num_layers: int, full_attention_interval: int) -> tuple[str, ...
 
 
 def _linear(geometry: Geometry) -> LinearGeometry:
-    assert geometry.linear is not None, "the schema asks for `geometry.linear` of a hybrid model"
+    assert geometry.linear is not None, "`misfits` has seen to it"
     return geometry.linear
 
 
@@ -106,7 +99,7 @@ def _conv_channels(linear: LinearGeometry) -> int:
 
 def _q_rows(geometry: Geometry) -> int:
     # Each head of q is followed by its gate.
-    return 2 * geometry.num_q_heads * geometry.head_dim
+    return 2 * q_columns(geometry)
 
 
 def _tensors(model: Model, linear: LinearGeometry, dense: DenseTensors) -> tuple[TensorFacts, ...]:
@@ -281,5 +274,12 @@ CONFIG = CheckpointConfig(
     ),
 )
 FAMILY = Family(
-    name="qwen3_5_moe", describe=describe, mixer=mixer, experts=experts, head=head, config=CONFIG
+    name="qwen3_5_moe",
+    describe=describe,
+    mixer=mixer,
+    experts=experts,
+    head=head,
+    config=CONFIG,
+    linear_layers=True,
+    shared_expert=True,
 )

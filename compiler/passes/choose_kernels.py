@@ -1,6 +1,7 @@
 """`choose_kernels`: which kernel runs which op, from cards, hazards and the profile's own words (D13)."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from firmtoken.compiler.cards import KernelCard
 from firmtoken.compiler.choices import KernelChoice, RejectedKernel
@@ -67,6 +68,9 @@ def _choose(
         because = f"`kernels.{key}` names it"
         ranges: list[Range] = [(wanted, 1, wanted.max_rows)]
     elif not usable:
+        other_pages = _page_sizes(used, own, avoided, launch)
+        if other_pages:
+            return _refuse_page(used, launch.page_size, other_pages)
         return _refuse_all(used, own, faults, avoided)
     else:
         ranges = _ranges(usable)
@@ -152,6 +156,32 @@ def _refuse_named(
         message=f"`{wanted.name}` cannot be used for `{wanted.op}`: {fault}",
         hint=f"use {others}" if others else "remove this line",
         code="hazard" if fault.startswith(wanted.hazards) else "no_kernel",
+    )
+
+
+def _page_sizes(
+    used: Used, own: Sequence[KernelCard], avoided: Iterable[str], launch: Launch
+) -> tuple[int, ...]:
+    """Sizes of a page with which a kernel could be used."""
+    _, phase, format_name = used
+    sizes = {
+        size
+        for card in own
+        if card.name not in avoided
+        for size in card.page_sizes
+        if not unfitness(card, phase, format_name, replace(launch, page_size=size))
+    }
+    return tuple(sorted(sizes))
+
+
+def _refuse_page(used: Used, page_size: int, others: Sequence[int]) -> Refusal:
+    # The phase is left out: decode and prefill have one cache, so this is one fault.
+    op, _, format_name = used
+    return Refusal(
+        field="cache.page_size",
+        message=f"no kernel for `{op}` with {format_name} takes pages of `{page_size}` tokens",
+        hint="use " + " or ".join(f"`{size}`" for size in others),
+        code="no_kernel",
     )
 
 

@@ -1,11 +1,6 @@
 """`ft plan`: the plan as a table, as JSON or YAML, or one of its programs step by step."""
 
-import io
-import sys
 from collections.abc import Sequence
-from pathlib import Path
-
-from ruamel.yaml import YAML
 
 from firmtoken.compiler.explain import table
 from firmtoken.compiler.plan import Plan
@@ -14,7 +9,8 @@ from firmtoken.compiler.program import BoundStep, BoundYield, Program
 from firmtoken.compiler.unroll import unroll
 from firmtoken.runtime.cli.compiled import compile_argument
 from firmtoken.runtime.cli.failure import Failure
-from firmtoken.runtime.exit_codes import FAILED, WRONG
+from firmtoken.runtime.cli.output import put, yaml_text
+from firmtoken.runtime.exit_codes import WRONG
 
 
 def show_plan(
@@ -31,13 +27,7 @@ def show_plan(
         text = _steps(plan, program)
     else:
         text = _text(plan, form or ("table" if output is None else "json"))
-    if output is None:
-        sys.stdout.write(text)
-        return 0
-    try:
-        Path(output).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise Failure(f"cannot write `{output}`: {error.strerror}", exit_code=FAILED) from error
+    put(text, output)
     return 0
 
 
@@ -46,18 +36,9 @@ def _text(plan: Plan, form: str) -> str:
         case "json":
             return plan_to_json(plan, indent=True).decode() + "\n"
         case "yaml":
-            return _yaml(plan)
+            return yaml_text(plan_to_data(plan))
         case _:
             return table(plan).rstrip("\n") + "\n"
-
-
-def _yaml(plan: Plan) -> str:
-    written = io.StringIO()
-    yaml = YAML(typ="safe", pure=True)
-    yaml.default_flow_style = False
-    yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]  # ruamel types its default as None
-    yaml.dump(plan_to_data(plan), written)
-    return written.getvalue()
 
 
 def _steps(plan: Plan, name: str) -> str:

@@ -4,6 +4,7 @@ A reason is the hazard that holds there, else the capability's own line, else `n
 """
 
 from firmtoken.compiler.cards import KernelCard, above, below, foreign_gpu_card
+from firmtoken.runtime.kernels.linear import NO_FP8
 
 TWO_OPS = "does both products of the experts in one launch, by expert and not by slot, so no expert could be fetched"
 ROUNDS = "rounds activations to 4 bits; the plan's kernel reads 4-bit weights and keeps 16-bit activations"
@@ -15,7 +16,6 @@ GLUON = "FreeToken's own kernel, which wants Triton 3.8 exactly"
 NO_FP4 = (
     "this card has no FP4 units: they begin with compute capability 10.0, on desktop cards 12.0"
 )
-NO_FP8 = "this card has no FP8 units: they begin with compute capability 8.9"
 SM_100 = "its binaries are for compute capability 10.0 and 10.3 only"
 SM_12X = "for compute capability 12.0 and 12.1 only"
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from firmtoken.compiler.architectures import FAMILIES
-from firmtoken.compiler.family import Family
+from firmtoken.compiler.family import Family, misfits
 from firmtoken.runtime.weights.errors import LoadError
 from firmtoken.runtime.weights.files import parse_json, regular_size, unreadable
 from firmtoken.runtime.weights.quantization import (
@@ -57,6 +57,8 @@ def read_model(folder: Path, *, name: str, source: str) -> dict[str, object]:
         "source": {"path": source},
     }
     model = _validated(data)
+    for misfit in misfits(family, model.geometry):
+        raise _invalid(misfit.field, misfit.message)
     kinds = family.describe(model, "cuda").layer_kinds
     _refuse_other_layers(said, kinds)
     formats = _formats(config, separate, family, kinds, _plain(said))
@@ -210,10 +212,10 @@ def _plain(said: _Said) -> str:
     # A file of the makers that says nothing (MiniMax) is in bf16, as all of these families are.
     if dtype is None:
         return "bf16"
-    if dtype not in PLAIN:
+    if not isinstance(dtype, str) or dtype not in PLAIN:
         known = " or ".join(f"`{name}`" for name in PLAIN)
         raise LoadError(file=CONFIG, expected=f"`dtype` {known}", found=f"`{dtype}`", hint=OTHER)
-    return PLAIN[str(dtype)]
+    return PLAIN[dtype]
 
 
 def _formats(

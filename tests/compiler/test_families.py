@@ -5,8 +5,10 @@ from collections.abc import Callable
 import pytest
 
 from firmtoken.compiler.errors import PlanError
+from firmtoken.compiler.family_tensors import dense_tensors
 from firmtoken.compiler.plan import Plan
 from firmtoken.compiler.steps import steps_of
+from firmtoken.compiler.tensor_bytes import tensor_bytes
 
 PlanOf = Callable[..., Plan]
 OFFLOAD = "experts.placement=offload"
@@ -43,6 +45,14 @@ def small(model: str, *geometry: str) -> tuple[str, ...]:
 def ops(plan: Plan, program: str = "decode") -> list[str]:
     found = dict(plan.programs.named())[program]
     return [step.op for step in steps_of(found)]
+
+
+@pytest.mark.parametrize(("first", "rest"), [("nvfp4", "bf16"), ("bf16", "nvfp4")])
+def test_a_tensor_of_several_formats_has_that_of_its_first_part(first: str, rest: str) -> None:
+    parts = {"large": (64, first), "small": (16, rest)}
+    found = dense_tensors("cuda").tensor("in_proj", "linear", (80, 32), parts)
+    assert found.dtype == first
+    assert found.bytes == tensor_bytes((64, 32), first) + tensor_bytes((16, 32), rest)
 
 
 def test_qwen3_moe_has_neither_states_nor_a_shared_expert(plan_of: PlanOf) -> None:

@@ -130,22 +130,28 @@ def test_the_fingerprint_is_independent_of_directory_and_hash_seed(
 
 
 def test_ft_plan_takes_half_a_second_and_no_torch() -> None:
-    # Processor seconds, best of three: on a free core they are wall seconds, and a busy neighbour is not in them.
-    code = (
+    # Half a second of the machine it was promised on, where the loop below takes a third of one. Both in processor
+    # seconds and in turns, so neither a slower machine nor a busy neighbour is in the ratio.
+    loop = "x = 0\nfor i in range(3_000_000): x += i * i"
+    plan = (
         "import sys; sys.argv = ['ft', 'plan', sys.argv[1], '--format', 'json']\n"
         "from firmtoken.runtime.cli.run import main\n"
         "try:\n    main()\nfinally:\n    assert 'torch' not in sys.modules\n"
     )
-    spent = []
-    for _ in range(3):
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        done = subprocess.run(
-            [sys.executable, "-c", code, str(ROOT / "profiles" / "tiny-cpu.yaml")],
-            capture_output=True,
-            check=True,
-            env={"PYTHONPATH": str(ROOT / ".src")},
-        )
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        spent.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-        assert json.loads(done.stdout)["schema"] == "firmtoken.plan/1"
-    assert min(spent) < 0.5
+    turns = [(processor_seconds(loop)[0], *processor_seconds(plan)) for _ in range(3)]
+    assert all(json.loads(out)["schema"] == "firmtoken.plan/1" for _, _, out in turns)
+    assert min(spent for _, spent, _ in turns) < 1.5 * min(unit for unit, _, _ in turns)
+
+
+def processor_seconds(code: str) -> tuple[float, str]:
+    """What a fresh interpreter spends on `code`, and what it prints."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(ROOT / "profiles" / "tiny-cpu.yaml")],
+        capture_output=True,
+        check=True,
+        text=True,
+        env={"PYTHONPATH": str(ROOT / ".src")},
+    )
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, done.stdout

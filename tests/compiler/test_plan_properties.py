@@ -312,11 +312,6 @@ PLAIN: Wish = {
 }
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="Qwen3.5 without linear layers")
-def test_a_hybrid_family_without_linear_layers_is_planned_or_refused() -> None:
-    planned({**PLAIN, "model.family": "qwen3_5_moe", "hardware.cpu.memory": GIB})
-
-
 @pytest.mark.xfail(strict=True, reason="32 slots, 2 to stage and 4 to overflow are not found")
 def test_one_layer_is_offloaded_wherever_its_slots_fit() -> None:
     one = {"model.geometry.num_layers": 1, "experts.placement": "offload", "serving.requests": 1}
@@ -334,15 +329,27 @@ def test_auto_finds_a_context_wherever_max_does() -> None:
     assert isinstance(planned({**wish, "serving.context": "auto"}), Plan)
 
 
-@pytest.mark.xfail(strict=True, reason="what a family has no use for is dropped in silence")
 @pytest.mark.parametrize(
-    "wrong",
+    ("wrong", "fields"),
     [
-        {"model.family": "qwen3_moe"},
-        {**PLAIN, "model.geometry.shared_intermediate_size": 16},
-        {"model.geometry.shared_intermediate_size": 0},
+        ({"model.family": "qwen3_moe"}, ["linear", "shared_intermediate_size"]),
+        (
+            {**PLAIN, "model.geometry.shared_intermediate_size": 16},
+            ["shared_intermediate_size"],
+        ),
+        ({"model.geometry.shared_intermediate_size": 0}, ["shared_intermediate_size"]),
+        ({**PLAIN, "model.family": "qwen3_5_moe"}, ["linear", "shared_intermediate_size"]),
     ],
-    ids=["linear layers of qwen3_moe", "shared expert of minimax_m2", "none of qwen3_5_moe"],
+    ids=[
+        "linear layers of qwen3_moe",
+        "shared expert of minimax_m2",
+        "no shared expert of qwen3_5_moe",
+        "no linear layers of qwen3_5_moe",
+    ],
 )
-def test_a_geometry_that_the_family_cannot_have_is_refused(wrong: Wish) -> None:
-    assert isinstance(planned({**wrong, "hardware.cpu.memory": GIB}), PlanError)
+def test_a_geometry_that_the_family_cannot_have_is_refused(wrong: Wish, fields: list[str]) -> None:
+    found = planned({**wrong, "hardware.cpu.memory": GIB})
+    assert isinstance(found, PlanError) and found.exit_code == 2
+    assert [refusal.field for refusal in found.refusals] == [
+        f"model.geometry.{field}" for field in fields
+    ]

@@ -4,7 +4,7 @@ import torch
 from torch.nn.functional import rms_norm
 
 from firmtoken.runtime.kernels.batch import Batch
-from firmtoken.runtime.kernels.qk_norm_rope_kv.reference import rotate, rotation
+from firmtoken.runtime.kernels.rotary import write_rotated
 
 
 def row_norm_rope_kv(
@@ -30,12 +30,13 @@ def row_norm_rope_kv(
     value = qkv[:, q_width + kv_width :]
     queries = rms_norm(query, (q_width,), q_norm, eps).view(num_rows, num_q_heads, head_dim)
     keys = rms_norm(key, (kv_width,), k_norm, eps).view(num_rows, num_kv_heads, head_dim)
-    cos, sin = rotation(batch.positions, rotary_dim, rope_theta)
-    q_out = q.view(num_rows, num_q_heads, head_dim)
-    q_out.copy_(queries)
-    rotate(queries, q_out, cos, sin)
-    rotated = keys.clone()
-    rotate(keys, rotated, cos, sin)
-    tokens = kv.view(2, -1, num_kv_heads, head_dim)  # [2, token slots, Hkv, D]
-    tokens[0].index_copy_(0, batch.token_slots, rotated)
-    tokens[1].index_copy_(0, batch.token_slots, value.view(num_rows, num_kv_heads, head_dim))
+    write_rotated(
+        batch,
+        queries=queries,
+        keys=keys,
+        values=value.view(num_rows, num_kv_heads, head_dim),
+        q=q,
+        kv=kv,
+        rotary_dim=rotary_dim,
+        rope_theta=rope_theta,
+    )

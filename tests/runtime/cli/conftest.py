@@ -1,17 +1,13 @@
 """`ft run` with a scripted engine, and a report as the server writes it."""
 
 import json
-import re
 import signal
-import subprocess
 import sys
-import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
+from tests.runtime.started import Started
 
 from firmtoken.runtime.server.report import (
     PositionReport,
@@ -103,75 +99,18 @@ def heed_ctrl_c() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-class Process:
-    """A started `ft run`."""
-
-    def __init__(self, script: dict[str, object], arguments: tuple[str, ...]) -> None:
-        self.popen = subprocess.Popen(
-            [sys.executable, str(RUN_FAKE), json.dumps(script), "run", *arguments],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            preexec_fn=heed_ctrl_c,
-        )
-        self.output: list[str] = []
-        self.errors: list[str] = []
-        self.threads = [
-            threading.Thread(target=self._keep, args=(stream, lines))
-            for stream, lines in (
-                (self.popen.stdout, self.output),
-                (self.popen.stderr, self.errors),
-            )
-        ]
-        for thread in self.threads:
-            thread.start()
-
-    def _keep(self, stream: Any, lines: list[str]) -> None:
-        with stream:
-            lines.extend(iter(stream.readline, ""))
-
-    def wait_for(self, lines: list[str], pattern: str) -> str:
-        end = time.monotonic() + 30
-        while time.monotonic() < end:
-            for line in list(lines):
-                if found := re.search(pattern, line):
-                    return found[0]
-            time.sleep(0.01)
-        raise AssertionError(f"no {pattern!r} in {self.output + self.errors}")
-
-    def ready(self) -> str:
-        return self.wait_for(self.output, r"(?<=^ready )\S+")
-
-    def engine_pid(self) -> int:
-        return int(self.wait_for(self.errors, r"(?<=engine process )\d+"))
-
-    def signal(self, signum: int) -> None:
-        self.popen.send_signal(signum)
-
-    def exit_code(self, seconds: float = 20) -> int:
-        code = self.popen.wait(seconds)
-        for thread in self.threads:
-            thread.join(5)
-        assert "Traceback" not in "".join(self.errors)
-        return code
-
-    def close(self) -> None:
-        self.popen.kill()
-        self.popen.wait()
-        for thread in self.threads:
-            thread.join(5)
-
-
-Start = Callable[..., Process]
+Start = Callable[..., Started]
 
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    started: list[Process] = []
+    """`start(script, *arguments)`: `ft run` whose engine follows the script of `fake_engine.py`."""
+    started: list[Started] = []
 
-    def begin(script: dict[str, object] | None = None, *arguments: str) -> Process:
+    def begin(script: dict[str, object] | None = None, *arguments: str) -> Started:
         given = arguments or ("tiny-cpu", "--port", "0")
-        started.append(Process(script or {}, given))
+        command = [sys.executable, str(RUN_FAKE), json.dumps(script or {}), "run", *given]
+        started.append(Started(command, before=heed_ctrl_c))
         return started[-1]
 
     yield begin

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.runtime.cli.console import ft, python
 
 from firmtoken.compiler.plan_json import plan_from_json
 from firmtoken.runtime.cli.compiled import compile_argument
@@ -18,18 +19,6 @@ WRONG = (
     "schema: firmtoken/1\nname: x\nhardware: ft:hardware/cpu\nmodel: ft:models/tiny-moe\n"
     "serving: {contxt: 5}\ncache: {type: none, pge: 1}\n"
 )
-
-
-def ft(*arguments: str) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "firmtoken.runtime.cli.run", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-    assert "Traceback" not in done.stderr
-    return done
 
 
 @pytest.fixture
@@ -160,8 +149,8 @@ def test_plan_loads_no_server() -> None:
         "print(sorted({'asyncio', 'litestar', 'uvicorn', 'tokenizers', 'torch', 'rich.console'}"
         " & sys.modules.keys()), file=sys.stderr)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stderr == "[]\n"
+    done = python("-c", code)
+    assert (done.returncode, done.stderr) == (0, "[]\n")
 
 
 @pytest.mark.parametrize("missing", ["uvicorn", "litestar", "torch", "safetensors"])
@@ -172,9 +161,7 @@ def test_a_base_install_says_what_serving_needs(command: str, missing: str) -> N
         "from firmtoken.runtime.cli.run import main\n"
         f"sys.argv = ['ft', {command!r}, 'tiny-cpu']; main()"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60
-    )
+    done = python("-c", code)
     assert done.returncode == 1
     assert done.stderr.splitlines() == [
         f"`ft {command}` needs the serving packages, `{missing}` is missing",
@@ -198,9 +185,7 @@ def test_a_signal_before_a_command_listens_is_one_word(signum: int, code: int, w
         f"check.check_profiles = lambda *_: os.kill(os.getpid(), {int(signum)})\n"
         "sys.argv = ['ft', 'check', 'tiny-cpu']; run.main()"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60
-    )
+    done = python("-c", program)
     assert (done.returncode, done.stderr) == (code, f"{word}\n")
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import httpx
 import pytest
+from tests.runtime.waiting import until, until_healthy
 
 RUN_FAKE = Path(__file__).with_name("run_fake.py")
 BODY = {"prompt": "abc", "max_tokens": 30, "stream": True, "ignore_eos": True}
@@ -26,6 +27,7 @@ def test_an_engine_that_cannot_load_ends_the_run_with_its_code(start: Start) -> 
     assert "".join(process.errors).count("weights are broken") == 1
 
 
+@pytest.mark.report(39, 51)
 def test_an_engine_that_dies_ends_the_run_with_4(start: Start) -> None:
     process = start({"die_after": 3})
     address = process.ready()
@@ -42,7 +44,7 @@ def test_restarts_that_are_used_up_end_the_run_with_4_and_the_first_cause_last(
     process = start({"fault_after": 0, "fault_code": 4, "most_restarts": 1})
     address = process.ready()
     for _ in range(2):
-        wait_for_health(address)
+        until_healthy(address, within_s=20)
         text = httpx.post(f"{address}/v1/completions", json=BODY).text
         assert '"code":"engine_dead"' in text
     assert process.exit_code() == 4
@@ -81,22 +83,13 @@ def test_a_signal_while_the_engine_restarts_ends_the_run_at_once(
     assert time.monotonic() - begun < 2
 
 
-def wait_for_health(address: str) -> None:
-    end = time.monotonic() + 20
-    while httpx.get(f"{address}/health").status_code != 200:
-        assert time.monotonic() < end
-        time.sleep(0.05)
-
-
 def test_an_engine_dies_with_its_server(start: Start) -> None:
     process = start()
     process.ready()
     pid = process.engine_pid()
     process.signal(signal.SIGKILL)
-    end = time.monotonic() + 2
-    while Path(f"/proc/{pid}/maps").exists() and Path(f"/proc/{pid}/maps").read_bytes():
-        assert time.monotonic() < end
-        time.sleep(0.01)
+    maps = Path(f"/proc/{pid}/maps")
+    until(lambda: not (maps.exists() and maps.read_bytes()), within_s=2)
 
 
 @pytest.mark.report(40, 51)

@@ -5,13 +5,11 @@ import logging
 import os
 import re
 import signal
-import subprocess
 import sys
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 import pytest
 
@@ -21,7 +19,6 @@ from firmtoken.runtime.cli.log_file import LogFile, NoLogFile, open_log_file, op
 from firmtoken.runtime.server.foreign_variables import foreign_variables
 from firmtoken.runtime.server.log_lines import LogLines
 
-RUN_FAKE = Path(__file__).with_name("run_fake.py")
 OPENING = ("first", "second")
 
 
@@ -262,39 +259,23 @@ def test_the_last_200_lines_are_kept_a_stack_line_by_line() -> None:
     assert kept.lines() == (*(f"line {number}" for number in range(303, 500)), "a", "b", "c" * 2000)
 
 
-def until(text: str, path: Path) -> str:
-    end = time.monotonic() + 30
-    while text not in path.read_text():
-        assert time.monotonic() < end, f"no {text!r} in {path.read_text()!r}"
-        time.sleep(0.01)
-    return path.read_text()
-
-
-def test_a_server_names_its_file_and_usr1_writes_its_stacks(tmp_path: Path) -> None:
-    out, errors = tmp_path / "out", tmp_path / "errors"
-    with out.open("w") as to_out, errors.open("w") as to_errors:
-        process = subprocess.Popen(
-            [sys.executable, str(RUN_FAKE), "{}", "run", "tiny-cpu", "--port", "0"],
-            stdout=to_out,
-            stderr=to_errors,
-            env=dict(os.environ, XDG_STATE_HOME=str(tmp_path)),
-        )
-    try:
-        said = until("\nready ", out)
-        process.send_signal(signal.SIGUSR1)
-        assert "in _run_once" in until("(most recent call first):", errors)
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(20) == 0
-    finally:
-        process.kill()
-        process.wait()
-    [path] = re.findall(r"(?m)^log file (.*)$", said)
-    [port] = re.findall(r"(?m)^ready http://127.0.0.1:(\d+) ", said)
+def test_a_server_names_its_file_and_usr1_writes_its_stacks(
+    start: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    process = start()
+    port = process.ready().removeprefix("http://127.0.0.1:")
+    process.signal(signal.SIGUSR1)
+    process.wait_for(process.errors, r"\(most recent call first\):")
+    process.wait_for(process.errors, "in _run_once")
+    process.signal(signal.SIGTERM)
+    assert process.exit_code() == 0
+    [path] = re.findall(r"(?m)^log file (.*)$", "".join(process.output))
     assert path == str(tmp_path / f"firmtoken/logs/tiny-cpu-{port}.log")
     opening, log = Path(path).read_text().split("torch or CUDA: ", 1)
     assert re.match(
-        rf"firmtoken \S+ process {process.pid}\ncommand: .* tiny-cpu --port 0\n", opening
+        rf"firmtoken \S+ process {process.popen.pid}\ncommand: .* tiny-cpu --port 0\n", opening
     )
     lines = log.splitlines()[1:]
     assert any("engine process" in line for line in lines)
-    assert set(lines) <= set(errors.read_text().splitlines())
+    assert set(lines) <= {line.rstrip("\n") for line in process.errors}

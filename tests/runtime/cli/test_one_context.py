@@ -1,19 +1,13 @@
 """The context is one number: the plan, the first line, the routes and the refusals say the same, or nothing starts."""
 
-import json
-import os
 import re
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import httpx
 import pytest
+from tests.runtime.cli.console import ft
 
-RUN_FAKE = Path(__file__).with_name("run_fake.py")
 CASES = {
     "larger pool": (("tiny-cpu-resident", "serving.context=32k", "serving.pool=48k"), 32_768),
     "pool": (("tiny-cpu", "serving.context=5000", "serving.pool=5000"), 5_000),
@@ -21,40 +15,8 @@ CASES = {
 }
 
 
-def command(verb: str, profile: str, *overrides: str) -> list[str]:
-    return [verb, profile, *(word for one in overrides for word in ("--set", one))]
-
-
-def ft(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "firmtoken.runtime.cli.run", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-
-
-@contextmanager
-def serving(folder: Path, arguments: list[str]) -> Iterator[tuple[str, httpx.Client]]:
-    """The first line, and a client of the server behind which a scripted engine runs."""
-    process = subprocess.Popen(
-        [sys.executable, str(RUN_FAKE), json.dumps({}), *arguments, "--port", "0"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        env={**os.environ, "XDG_STATE_HOME": str(folder)},
-    )
-    assert process.stdout is not None
-    try:
-        first = process.stdout.readline()
-        ready = next(line for line in process.stdout if line.startswith("ready"))
-        with httpx.Client(base_url=ready.split()[1], timeout=30) as client:
-            yield first, client
-    finally:
-        process.terminate()
-        process.wait(20)
-        process.stdout.close()
+def wished(profile: str, *overrides: str) -> list[str]:
+    return [profile, *(word for one in overrides for word in ("--set", one))]
 
 
 def complete(client: httpx.Client, tokens: int) -> httpx.Response:
@@ -64,9 +26,11 @@ def complete(client: httpx.Client, tokens: int) -> httpx.Response:
 
 @pytest.mark.report(1, 2, 11, 12)
 @pytest.mark.parametrize("case", CASES)
-def test_every_place_says_the_same_context(case: str, tmp_path: Path) -> None:
+def test_every_place_says_the_same_context(case: str, start: Callable[..., Any]) -> None:
     wish, context = CASES[case]
-    with serving(tmp_path, command("run", *wish)) as (first, client):
+    process = start({}, *wished(*wish), "--port", "0")
+    with httpx.Client(base_url=process.ready(), timeout=30) as client:
+        first = process.output[0]
         listed: Any = client.get("/v1/models").json()
         [model] = listed["data"]
         refusal = complete(client, 33 * 1024)
@@ -83,26 +47,26 @@ def test_every_place_says_the_same_context(case: str, tmp_path: Path) -> None:
     assert (refusal.status_code, taken.status_code, not_taken.status_code) == (400, 200, 400)
     assert refusal.json()["error"]["code"] == "context_length_exceeded"
     assert "33792 tokens" in refusal.json()["error"]["message"]
-    assert ft(*command("plan", *wish)).stdout.splitlines()[0] == first.rstrip("\n")
+    assert ft("plan", *wished(*wish)).stdout.splitlines()[0] == first.rstrip("\n")
 
 
 @pytest.mark.report(13)
 def test_a_context_that_does_not_fit_starts_nothing_and_names_the_largest_that_does() -> None:
     machine = ("tiny-cpu", "hardware.cpu.memory=90MiB")
-    done = ft(*command("run", *machine, "serving.context=32k"))
+    done = ft("run", *wished(*machine, "serving.context=32k"))
     assert (done.returncode, done.stdout) == (3, "")
     fault, hint = done.stderr.splitlines()
     for part in ("`serving.context`", "`32768` tokens", "needed", "available", "missing"):
         assert part in fault
     largest = re.findall(r"at most (\d+)", hint)[0]
-    plan = ft(*command("plan", *machine, f"serving.context={largest}"))
+    plan = ft("plan", *wished(*machine, f"serving.context={largest}"))
     assert plan.stdout.startswith(f"effective context {int(largest):,} ")
 
 
 @pytest.mark.report(13)
 def test_auto_never_lands_below_its_floor_in_silence() -> None:
     small = ("tiny-cpu", "serving.context=auto", "hardware.cpu.memory=76MiB")
-    done = ft(*command("plan", *small))
+    done = ft("plan", *wished(*small))
     context = int(re.findall(r"^effective context ([\d,]+) of", done.stdout)[0].replace(",", ""))
     assert context < 32_768
     assert re.search(r"warning.*context", done.stdout, re.IGNORECASE)

@@ -1,8 +1,8 @@
 """`ft profile model` as a person runs it."""
 
-import subprocess
-import sys
 from pathlib import Path
+
+from tests.runtime.cli.console import python
 
 CONFIGS = Path(__file__).resolve().parents[2] / "compiler" / "configs"
 SCRIPT = (
@@ -11,26 +11,14 @@ SCRIPT = (
 )
 
 
-def profile_model(*arguments: str) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, "profile", "model", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-    assert "Traceback" not in done.stderr
-    return done
-
-
 def test_a_model_file_is_printed_without_torch() -> None:
-    done = profile_model(str(CONFIGS / "MiniMax-M2.5-NVFP4"))
+    done = python("-c", SCRIPT, "profile", "model", str(CONFIGS / "MiniMax-M2.5-NVFP4"))
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("# Made by `ft profile model`")
     assert "name: MiniMax-M2.5-NVFP4\nfamily: minimax_m2\n" in done.stdout
 
 
 def test_what_cannot_be_served_is_2_with_the_reason_and_prints_nothing() -> None:
-    done = profile_model(str(CONFIGS / "MiniMax-M2.5"))
+    done = python("-c", SCRIPT, "profile", "model", str(CONFIGS / "MiniMax-M2.5"))
     assert (done.returncode, done.stdout) == (2, "")
     assert "found `quant_method: fp8`\n  hint: use a ModelOpt export" in done.stderr

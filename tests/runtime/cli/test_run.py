@@ -86,6 +86,7 @@ def test_connections_without_a_request_do_not_hold_a_draining_server(start: Star
             connection.close()
 
 
+@pytest.mark.report(44)
 def test_requests_that_do_not_end_are_left_after_a_while(start: Start) -> None:
     process = start({"stall": True, "drain_s": 0.5})
     address = process.ready()
@@ -108,6 +109,7 @@ def test_the_second_signal_leaves_at_once(start: Start, signum: int, code: int) 
     assert gone(process.engine_pid())
 
 
+@pytest.mark.report(44)
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_before_ready_leaves_at_once(start: Start, signum: int, code: int) -> None:
     process = start({"load_s": 60})

@@ -1,6 +1,5 @@
 """`ft run --service`: a unit that systemd reads as the command that was given."""
 
-import os
 import re
 import shutil
 import subprocess
@@ -9,8 +8,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
+from tests.runtime.cli.console import ft
 
-import firmtoken
 from firmtoken.runtime.cli.failure import Failure
 from firmtoken.runtime.cli.serve import DRAIN_S, LAST_WORDS_S, STOP_GRACE_S
 from firmtoken.runtime.cli.service import print_service, service_unit
@@ -43,19 +42,6 @@ def unit(
 def value(text: str, key: str) -> str:
     [found] = re.findall(rf"(?m)^{key}=(.*)$", text)
     return str(found)
-
-
-def ft(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "firmtoken.runtime.cli.run", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-        cwd=cwd,
-        # A relative one would mean another folder there.
-        env=dict(os.environ, PYTHONPATH=str(Path(firmtoken.__file__).absolute().parent.parent)),
-    )
 
 
 def test_the_unit_is_the_golden_one(golden: Callable[[Path, str], None]) -> None:

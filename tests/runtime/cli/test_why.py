@@ -1,13 +1,12 @@
 """`ft why`: five lines about the last end, whatever else lies in the folder."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import pytest
+from tests.runtime.cli.console import python
 
 from firmtoken.runtime.cli.failure import Failure
 from firmtoken.runtime.cli.report_text import duration, five_lines
@@ -137,8 +136,8 @@ def test_it_loads_no_server_and_nothing_heavy() -> None:
         "print(sorted({'asyncio', 'litestar', 'pydantic', 'ruamel', 'torch', 'transformers'}"
         " & sys.modules.keys()), file=sys.stderr)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stderr == "[]\n"
+    done = python("-c", code)
+    assert (done.returncode, done.stderr) == (0, "[]\n")
 
 
 @pytest.mark.parametrize(

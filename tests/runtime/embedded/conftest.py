@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.runtime.started import Started
 
 from firmtoken.compiler.pipeline import compile_profile
 from firmtoken.compiler.plan import Plan
@@ -110,6 +111,21 @@ class Running:
         """[V] of the first sequence of that program's last run."""
         return self.interpreter.views.tensor(Value(f"{program}.logits"))[0].clone()
 
+    def logits_alone(self, request_id: int, prompt: list[int], output: int) -> torch.Tensor:
+        """[N,V] after the prompt and after each token but the last of a greedy request that nobody shares a step with.
+
+        It prefills in one step, as a prompt of no more than a span does.
+        """
+        self.messages.clear()
+        self.add(request_id, prompt, output)
+        self.engine.step()
+        found = [self.logits_of("extend" if self.logs("extend") else "prefill")]
+        while not self.engine.idle:
+            self.engine.step()
+            found.append(self.logits_of("decode"))
+        assert len(found) == len(self.text(request_id)) == output
+        return torch.stack(found)
+
 
 @pytest.fixture(autouse=True, scope="session")
 def soak(
@@ -193,23 +209,16 @@ def serve() -> Callable[..., Any]:
         command += [str(PROFILES / f"{profile}.yaml"), "--port", "0"]
         for override in overrides:
             command += ["--set", override]
-        process = subprocess.Popen(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            env={
-                "PYTHONPATH": str(ROOT / ".src"),
-                "XDG_STATE_HOME": os.environ["XDG_STATE_HOME"],
-            },
-        )
-        assert process.stdout is not None
+        environ = {
+            "PYTHONPATH": str(ROOT / ".src"),
+            "XDG_STATE_HOME": os.environ["XDG_STATE_HOME"],
+        }
+        process = Started(command, environ=environ)
         try:
-            ready = next(line for line in process.stdout if line.startswith("ready"))
-            yield ready.split()[1]
+            yield process.ready(within_s=120)
+            process.signal(signal.SIGTERM)
+            assert process.exit_code(30) == 0
         finally:
-            process.terminate()
-            assert process.wait(timeout=30) == 0
-            process.stdout.close()
+            process.close()
 
     return run

@@ -1,81 +1,57 @@
 """Once it is ready, an engine loads nothing: no module and no library, whatever the lengths that come."""
 
-import re
-import subprocess
+import signal
 import sys
-import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
 import pytest
+from tests.runtime.started import Started
 
 ROOT = Path(__file__).resolve().parents[3]
 LENGTHS = (1, 11, 64, 180, 700, 2560)
 IMPORT = "engine: import time:"
 
 
-@dataclass(slots=True)
-class Server:
+class Server(Started):
     """`ft run`, whose engine says each import on its stderr, which is the server's log."""
-
-    process: subprocess.Popen[str]
-    address: str = ""
-    lines: list[str] = field(default_factory=list)
 
     def imports(self) -> list[str]:
         """Modules that the engine has imported so far; waits until it is silent."""
         before = -1
-        while before != len(self.lines):
-            before = len(self.lines)
+        while before != len(self.errors):
+            before = len(self.errors)
             time.sleep(0.3)
-        return [line for line in self.lines if IMPORT in line]
+        return [line for line in self.errors if IMPORT in line]
 
     def libraries(self) -> set[str]:
         """Files mapped into the engine's memory as code."""
-        [pid] = {
-            found[1] for line in self.lines if (found := re.search(r"engine process (\d+)", line))
-        }
-        maps = Path(f"/proc/{pid}/maps").read_text().splitlines()
+        maps = Path(f"/proc/{self.engine_pid()}/maps").read_text().splitlines()
         return {line.split()[-1] for line in maps if " r-xp " in line}
 
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Server]:
     command = [sys.executable, "-P", "-m", "firmtoken.runtime.cli.run", "run", "tiny-cpu"]
-    process = subprocess.Popen(
-        [*command, "--port", "0"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={
-            "PYTHONPATH": str(ROOT / ".src"),
-            "PYTHONPROFILEIMPORTTIME": "1",
-            "XDG_STATE_HOME": str(tmp_path),
-        },
-    )
-    server = Server(process)
-    assert process.stdout is not None and process.stderr is not None
-    reader = threading.Thread(target=lambda: server.lines.extend(iter(process.stderr.readline, "")))
-    reader.start()
+    environ = {
+        "PYTHONPATH": str(ROOT / ".src"),
+        "PYTHONPROFILEIMPORTTIME": "1",
+        "XDG_STATE_HOME": str(tmp_path),
+    }
+    server = Server([*command, "--port", "0"], environ=environ)
     try:
-        ready = next(line for line in process.stdout if line.startswith("ready"))
-        server.address = ready.split()[1]
         yield server
+        server.signal(signal.SIGTERM)
+        assert server.exit_code(30) == 0
     finally:
-        process.terminate()
-        code = process.wait(timeout=30)
-        reader.join()
-        process.stdout.close()
-        process.stderr.close()
-    assert code == 0
+        server.close()
 
 
 @pytest.mark.report(45, 46)
 def test_no_length_makes_a_ready_engine_load_anything(server: Server) -> None:
-    with httpx.Client(base_url=server.address, timeout=60) as client:
+    with httpx.Client(base_url=server.ready(within_s=120), timeout=60) as client:
         assert client.get("/health").status_code == 200
         imports, libraries = server.imports(), server.libraries()
         assert len(imports) > 100 and any("torch" in name for name in libraries)

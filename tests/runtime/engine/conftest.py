@@ -107,6 +107,13 @@ class Bench:
             self.engine.step()
         raise AssertionError("somebody waits for ever")
 
+    def step_until(self, condition: Callable[[], object], max_steps: int = 1_000) -> None:
+        for _ in range(max_steps):
+            if condition():
+                return
+            self.engine.step()
+        raise AssertionError("it never came to that")
+
     def ask(self, prompt: list[int], max_output: int = 8) -> list[int]:
         """One request alone."""
         request_id = 1_000_000 + len(self.messages)

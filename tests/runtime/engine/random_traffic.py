@@ -10,29 +10,8 @@ import time
 from dataclasses import replace
 
 from tests.runtime.engine.simulation import Simulation
+from tests.runtime.engine.tiny_limits import PLAIN, TINY
 
-from firmtoken.runtime.engine.limits import Limits
-
-TINY = Limits(
-    page_size=4,
-    pages=1 + 16,
-    state_slots=7,
-    snapshot_slots=6,
-    hybrid=True,
-    caching=True,
-    max_num_seqs=3,
-    prefill_span=16,
-    graph_batch_sizes=(1, 2, 3),
-    offload=True,
-    on_demand_cold=4,
-    on_demand_warm=8,
-    decode_every_units=2,
-    output_reserve=8,
-    max_preemptions=2,
-    max_passes=4,
-    effective_context=64,
-)
-PLAIN = replace(TINY, hybrid=False, state_slots=0, snapshot_slots=0)
 LARGE = replace(
     TINY, pages=1 + 64, state_slots=17, snapshot_slots=24, max_num_seqs=8, graph_batch_sizes=(2, 8)
 )

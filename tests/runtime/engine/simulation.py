@@ -3,6 +3,7 @@
 import hashlib
 import random
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -157,6 +158,13 @@ class Simulation:
         self.read(self.scheduler.collect())
         if self.steps % self.check_every == 0:
             check_invariants(self.scheduler)
+
+    def step_until(self, condition: Callable[[], bool], max_steps: int = 1_000) -> None:
+        for _ in range(max_steps):
+            if condition():
+                return
+            self.step()
+        raise AssertionError("it never came to that")
 
     def run_work(self, work: Span | Decode | None) -> None:
         try:

@@ -49,22 +49,19 @@ def in_a_span_of_its_own(bench: Any, prompt: Prompt) -> None:
 
 def between_two_spans(bench: Any, prompt: Prompt) -> None:
     bench.add(2, prompt(300, 2), 30)
-    while not bench.logs(" 2[0:256]"):
-        bench.engine.step()
+    bench.step_until(lambda: bench.logs(" 2[0:256]"))
     abort(bench)
 
 
 def while_it_decodes(bench: Any, prompt: Prompt) -> None:
     bench.add(2, prompt(80, 2), 30)
-    while len(bench.text(2)) < 3:
-        bench.engine.step()
+    bench.step_until(lambda: len(bench.text(2)) >= 3)
     abort(bench)
 
 
 def while_it_decodes_inside_a_span(bench: Any, prompt: Prompt) -> None:
     bench.add(2, prompt(80, 2), 30)
-    while not bench.text(2):
-        bench.engine.step()
+    bench.step_until(lambda: bench.text(2))
     bench.add(3, prompt(200, 3), 4)
 
     def at_poll() -> None:

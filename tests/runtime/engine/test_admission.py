@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 import pytest
+from tests.runtime.engine.tiny_limits import TINY
 
-from firmtoken.runtime.engine.limits import Limits
 from firmtoken.runtime.engine.messages import Add, Sampling
 from firmtoken.runtime.engine.scheduler import Scheduler
 from firmtoken.runtime.engine.sequence import Sequence
@@ -12,25 +12,7 @@ from firmtoken.runtime.engine.work import Span
 from firmtoken.runtime.memory.shortage import NoSequences, NoStateSlots
 
 GREEDY = Sampling(temperature=0.0, top_p=1.0, top_k=0, min_p=0.0, seed=0)
-LIMITS = Limits(
-    page_size=4,
-    pages=1 + 16 + 2,
-    state_slots=7,
-    snapshot_slots=6,
-    hybrid=True,
-    caching=True,
-    max_num_seqs=3,
-    prefill_span=16,
-    graph_batch_sizes=(1, 2, 3),
-    offload=True,
-    on_demand_cold=4,
-    on_demand_warm=8,
-    decode_every_units=2,
-    output_reserve=8,
-    max_preemptions=2,
-    max_passes=4,
-    effective_context=64,
-)
+LIMITS = replace(TINY, pages=1 + 16 + 2)
 
 
 def add(request_id: int, prompt: list[int], max_output: int) -> Add:

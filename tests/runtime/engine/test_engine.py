@@ -140,7 +140,6 @@ def test_decode_goes_on_at_the_yields_of_a_long_prompt(start, prompt: Prompt) ->
     assert bench.text(2) == lone.ask(prompt(500, 2), 5)
 
 
-@pytest.mark.report(6)
 def test_a_checked_engine_names_what_does_not_hold(start, prompt: Prompt) -> None:
     bench = start("tiny-cpu-resident", "serving.context=512")
     bench.engine.scheduler.holdings.pages.take(1)  # a planted leak

@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.runtime.engine.random_traffic import PLAIN, TINY
 from tests.runtime.engine.simulation import Simulation
+from tests.runtime.engine.tiny_limits import PLAIN, TINY
 
 from firmtoken.compiler.admission import need
 from firmtoken.compiler.pipeline import compile_profile

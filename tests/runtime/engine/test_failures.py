@@ -140,8 +140,7 @@ def test_a_decode_step_that_fails_inside_a_span_ends_both_and_nobody_else(scene:
     scene.step(2)
     scene.add(14, 13)  # the first fills the span; the other one is admitted and comes later
     bench.at_poll = lambda: scene.let("decode")
-    while not bench.logs("failed"):
-        scene.step()
+    bench.step_until(lambda: bench.logs("failed"))
     bench.at_poll = lambda: None
     assert bench.engine.scheduler.open_span is None and not bench.interpreter.held
     interpreter = bench.interpreter

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.runtime.waiting import until
 
 from firmtoken.compiler.faults import Fault
 from firmtoken.compiler.program import BoundStep, Step
@@ -117,15 +118,18 @@ def in_a_child(kind: str) -> int:
     """The exit code of a process to which the fault happens, and which leaves with 7 when it is told to."""
     child = os.fork()
     if child == 0:
-        signal.signal(signal.SIGUSR1, lambda *_: os._exit(7))
-        happen(Fault(kind=kind, op="gdn"))  # type: ignore[arg-type]  # one of its literals
-        os._exit(1)
+        try:
+            signal.signal(signal.SIGUSR1, lambda *_: os._exit(7))
+            happen(Fault(kind=kind, op="gdn"))  # type: ignore[arg-type]  # one of its literals
+        finally:
+            os._exit(1)  # never back into the tests
     if kind != "die":
-        while cpu_ticks(child) < 3:  # until it spins
-            time.sleep(0.01)
-        os.kill(child, signal.SIGUSR1)
-        time.sleep(0.2)
-        os.kill(child, signal.SIGTERM)
+        try:
+            until(lambda: cpu_ticks(child) >= 3, within_s=30)  # until it spins
+            os.kill(child, signal.SIGUSR1)
+            time.sleep(0.2)
+        finally:
+            os.kill(child, signal.SIGTERM)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 

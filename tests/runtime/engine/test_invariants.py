@@ -5,8 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import pytest
-from tests.runtime.engine.random_traffic import TINY
 from tests.runtime.engine.simulation import Simulation
+from tests.runtime.engine.tiny_limits import TINY
 
 from firmtoken.runtime.engine.invariants import InvariantBroken, check_invariants
 from firmtoken.runtime.engine.scheduler import Scheduler
@@ -33,15 +33,13 @@ def scene() -> Scene:
     )
     for prompt, output in (([1] * 9, 1), ([2] * 9, 1)):
         simulation.add(prompt, output)
-        while not simulation.scheduler.idle:
-            simulation.step()
+        simulation.step_until(lambda: simulation.scheduler.idle)
     simulation.add([1] * 9, 20)
     simulation.step()
     simulation.add([3] * 40, 4)
     simulation.add([4] * 9, 4)
     simulation.add([5] * 9, 4)
-    while not any(member.computed for member in simulation.scheduler.running[1:]):
-        simulation.step()
+    simulation.step_until(lambda: any(one.computed for one in simulation.scheduler.running[1:]))
     scheduler = simulation.scheduler
     elder, younger = scheduler.running
     idle = next(node for node in scheduler.holdings.cache.leaves if not node.users)

@@ -1,5 +1,7 @@
 """Where the engine is: what it writes before each launch is what a watcher reads."""
 
+import importlib
+
 import pytest
 
 from firmtoken.compiler.unroll import unroll
@@ -83,23 +85,39 @@ def test_a_note_that_is_half_written_reads_as_none() -> None:
     assert reader.run_of("decode") is None
 
 
-def test_the_position_of_a_launch_is_its_place_in_the_unrolled_program(start) -> None:
+def test_the_position_of_a_launch_is_its_place_in_the_unrolled_program(
+    start, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bench = start("tiny-cpu")
+    plan, reader = bench.plan, PositionReader(bench.interpreter.position._memory)
+    names = plan.streams.names
+    entry = next(row.entry for row in plan.kernels if row.op == "moe_down")
+    module, name = entry.split(":")
+    original = getattr(importlib.import_module(module), name)
+    seen = []
+
+    def look(*arguments: object, **operands: object) -> object:
+        seen.append(reader.streams(names)["main"])
+        return original(*arguments, **operands)
+
+    monkeypatch.setitem(bench.interpreter._kernels._loaded, entry, look)
     bench.add(1, list(range(1, 200)), 2)
     bench.drain()
-    memory = bench.interpreter.position._memory
-    reader = PositionReader(memory)
-    names = bench.plan.streams.names
     note = reader.run_of("prefill")
     assert note is not None and note.rows == 199
-    flat = unroll(
-        bench.plan.programs.prefill, bench.plan.model.layer_kinds, chunks=1, tiles=note.tiles
-    )
+    kinds = plan.model.layer_kinds
+    flat = {
+        "prefill": unroll(plan.programs.prefill, kinds, chunks=1, tiles=note.tiles),
+        "decode": unroll(plan.programs.decode, kinds),
+    }
+    assert [at.program for at in seen] == ["prefill"] * len(kinds) + ["decode"] * len(kinds)
+    for layer, at in enumerate(seen):
+        found = flat[at.program][at.launch]
+        assert (found.step.op, found.step.stream, at.state) == ("moe_down", "main", "running")
+        assert found.at["l"] == layer % len(kinds)
     (link,) = [at for name, at in reader.streams(names).items() if name != "main"]
     assert link.state == "idle" and link.thread > 0
-    step = flat[link.launch] if link.program == "prefill" else None
-    assert step is None or step.step.stream != "main"
-    assert reader.units > len(bench.plan.model.layer_kinds)  # a layer of a span is a unit
+    assert reader.units > len(kinds)  # a layer of a span is a unit
     assert all(step.ended_ns > step.begun_ns for step in reader.steps())
 
 

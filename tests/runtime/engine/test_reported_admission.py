@@ -1,5 +1,6 @@
 """Faults of admission that users of other servers reported, with the numbers of their reports; no model runs."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -69,8 +70,11 @@ class Run:
         self.ends |= {one.request_id: one for one in messages if isinstance(one, Done)}
 
     def drain(self) -> None:
+        self.step_until(lambda: self.scheduler.idle)
+
+    def step_until(self, condition: Callable[[], object]) -> None:
         for _ in range(10_000):
-            if self.scheduler.idle:
+            if condition():
                 return
             self.step()
         raise AssertionError("somebody waits for ever")
@@ -157,8 +161,7 @@ def test_a_text_that_is_computed_again_is_cut_like_any_other() -> None:
     run = run_of(replace(LIMITS, output_reserve=1, caching=False))
     run.add(1, 100, 150)
     run.add(2, 100, 150)
-    while not run.scheduler.preemptions:
-        run.step()
+    run.step_until(lambda: run.scheduler.preemptions)
     run.spans.clear()
     assert run.said() == {1: ("length", 150), 2: ("length", 150)}
     again = [piece for span in run.spans for piece in span.pieces]
@@ -188,11 +191,16 @@ def test_a_chunk_that_finds_no_pages_waits_until_there_are() -> None:
     run.add(1, 3380, 12)
     run.step()
     run.add(2, 2048, 8)
-    while 1 not in run.ends:
+
+    def first_has_ended() -> bool:
+        if 1 in run.ends:
+            return True
         assert [one.request_id for one in run.scheduler.waiting] in ([], [2])
         assert len(run.scheduler.running) == 1
         assert run.scheduler.holdings.pages.num_free * 64 >= 704
-        run.step()
+        return False
+
+    run.step_until(first_has_ended)
     assert run.said() == {1: ("length", 12), 2: ("length", 8)}
 
 
@@ -208,8 +216,7 @@ def test_who_finds_every_snapshot_in_use_is_served_and_not_cached() -> None:
     assert reader.hit_snapshot is not None
     for request_id in range(2, 8):
         run.add(request_id, 40, 5)
-        while request_id not in run.ends:
-            run.step()
+        run.step_until(lambda end=request_id: end in run.ends)
         assert run.ends[request_id].reason == "length"
     assert run.scheduler.running == (reader,)
     assert run.scheduler.holdings.cache.match([2] * 40).pages == ()

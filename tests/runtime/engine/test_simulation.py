@@ -9,8 +9,9 @@ import random
 from dataclasses import replace
 
 import pytest
-from tests.runtime.engine.random_traffic import SETTINGS, TINY, simulate
+from tests.runtime.engine.random_traffic import SETTINGS, simulate
 from tests.runtime.engine.simulation import Simulation
+from tests.runtime.engine.tiny_limits import TINY
 
 from firmtoken.runtime.engine.invariants import InvariantBroken
 from firmtoken.runtime.engine.messages import FinishReason

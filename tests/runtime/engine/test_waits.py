@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from tests.runtime.engine.tiny_limits import TINY
 
 from firmtoken.runtime.engine.limits import Limits
 from firmtoken.runtime.engine.messages import Add, Log, Sampling, Tokens
@@ -13,25 +14,6 @@ from firmtoken.runtime.engine.waits import Waits
 
 Prompt = Callable[..., list[int]]
 GREEDY = Sampling(temperature=0.0, top_p=1.0, top_k=0, min_p=0.0, seed=0)
-LIMITS = Limits(
-    page_size=4,
-    pages=1 + 16,
-    state_slots=7,
-    snapshot_slots=6,
-    hybrid=True,
-    caching=True,
-    max_num_seqs=3,
-    prefill_span=16,
-    graph_batch_sizes=(1, 2, 3),
-    offload=True,
-    on_demand_cold=4,
-    on_demand_warm=8,
-    decode_every_units=2,
-    output_reserve=8,
-    max_preemptions=2,
-    max_passes=4,
-    effective_context=64,
-)
 
 
 class Queue:
@@ -59,7 +41,7 @@ class Queue:
 
 @pytest.mark.report(1)
 def test_who_waits_is_said_every_five_seconds_with_the_numbers() -> None:
-    queue = Queue(LIMITS)
+    queue = Queue(TINY)
     queue.add(1, 40)  # 11 of 16 pages
     queue.scheduler.schedule()
     queue.add(7, 36)
@@ -79,7 +61,7 @@ def test_who_waits_is_said_every_five_seconds_with_the_numbers() -> None:
 
 
 def test_who_came_during_a_step_waits_for_what_it_computes() -> None:
-    queue = Queue(LIMITS)
+    queue = Queue(TINY)
     queue.add(1, 40)
     queue.scheduler.schedule()
     queue.add(2, 3)
@@ -90,7 +72,7 @@ def test_who_came_during_a_step_waits_for_what_it_computes() -> None:
 
 
 def test_a_wait_that_ended_is_forgotten() -> None:
-    queue = Queue(replace(LIMITS, max_num_seqs=1))
+    queue = Queue(replace(TINY, max_num_seqs=1))
     queue.add(1, 4)
     queue.scheduler.schedule()
     queue.add(2, 4)

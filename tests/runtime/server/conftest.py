@@ -214,7 +214,8 @@ def serving(
         await serve
         await engine.stop(grace_s=0.3)
 
-    thread = threading.Thread(target=lambda: asyncio.run(main()))
+    # A daemon: one that never comes up must not keep pytest from leaving.
+    thread = threading.Thread(target=lambda: asyncio.run(main()), daemon=True)
     thread.start()
     assert up.wait(20)
     running = started[0]

@@ -1,12 +1,12 @@
 """POST /v1/chat/completions through openai-python, on a real port."""
 
 import json
-import time
 from collections.abc import Callable
 from typing import Any
 
 import httpx
 import pytest
+from tests.runtime.waiting import until
 
 from firmtoken.runtime.server.served_model import ServedModel
 
@@ -125,10 +125,7 @@ def test_a_stop_string_ends_text_and_engine(serve: Serve, answering: Answering) 
         )
         text = text_of(list(answer)) if stream else answer.choices[0].message.content
         assert text == "one two "
-    end = time.monotonic() + 5
-    while running.notes("abort") != ["abort 1", "abort 2"]:  # the last one is on its way
-        assert time.monotonic() < end, running.notes("abort")
-        time.sleep(0.01)
+    until(lambda: running.notes("abort") == ["abort 1", "abort 2"])  # the last one is on its way
 
 
 def test_tokens_after_a_stop_string_are_not_counted(serve: Serve, answering: Answering) -> None:

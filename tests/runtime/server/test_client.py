@@ -120,8 +120,9 @@ def test_an_aborted_request_counts_until_the_engine_has_ended_it(run: Callable[.
         session.close()
         session.close()
         assert client.held.num_waiting == 1
-        while client.held.num_waiting + client.held.num_running:
-            await asyncio.sleep(0.01)
+        async with asyncio.timeout(5):
+            while client.held.num_waiting + client.held.num_running:
+                await asyncio.sleep(0.01)
 
     run(work, {"step_s": 0.01})
 

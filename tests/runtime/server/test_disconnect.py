@@ -6,16 +6,10 @@ from typing import Any
 
 import httpx
 import pytest
+from tests.runtime.waiting import until
 
 Serve = Callable[..., Any]
 ENDLESS = {"prompt": "abc", "max_tokens": 900}
-
-
-def until(condition: Callable[[], bool], seconds: float = 5) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 def settled(running: Any) -> bool:
@@ -29,6 +23,7 @@ def leave_unanswered(running: Any, body: dict[str, object]) -> None:
         httpx.post(f"{running.address}/v1/completions", json=body, timeout=0.3)
 
 
+@pytest.mark.report(41)
 def test_leaving_a_stream_between_tokens_aborts_once(serve: Serve) -> None:
     running = serve({"step_s": 0.01})
     url = f"{running.address}/v1/completions"
@@ -49,6 +44,7 @@ def test_leaving_a_stream_before_the_first_token_aborts_once(serve: Serve) -> No
     assert running.notes("abort") == ["abort 1"]
 
 
+@pytest.mark.report(41)
 def test_leaving_without_a_stream_aborts_once(serve: Serve) -> None:
     running = serve({"step_s": 0.01})
     leave_unanswered(running, ENDLESS)

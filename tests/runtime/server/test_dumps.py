@@ -11,9 +11,11 @@ from typing import Any
 
 import httpx
 import pytest
+from tests.runtime.waiting import until, until_healthy
 
 from firmtoken.runtime.server.errors import Draining
 from firmtoken.runtime.server.joined import Joined
+from firmtoken.runtime.server.report import ends
 
 Serve = Callable[..., Any]
 URL = "/v1/completions"
@@ -25,25 +27,17 @@ def dump(running: Any) -> httpx.Response:
     return httpx.get(f"{running.address}/v1/dump", timeout=60)
 
 
-def until_ready(running: Any, within_s: float = 10.0) -> None:
-    end = time.monotonic() + within_s
-    while httpx.get(f"{running.address}/health").status_code != 200:
-        assert time.monotonic() < end, running.service.engine.state
-        time.sleep(0.02)
-
-
 def test_dumps_do_not_keep_the_next_engine_away(serve: Serve, tmp_path: Path) -> None:
     """A frozen engine answers none of them: one after another they would take a second each."""
     running = serve({"step_s": 0.02, "due_s": 1.0}, most_restarts=3, reports=tmp_path / "reports")
     with ThreadPoolExecutor(13) as pool:
         asked = pool.submit(httpx.post, f"{running.address}{URL}", json=ENDLESS, timeout=60)
-        while running.service.engine.held.num_running < 1:
-            time.sleep(0.01)
+        until(lambda: running.service.engine.held.num_running == 1)
         os.kill(running.service.engine.engine_pid, signal.SIGSTOP)
         frozen_at = time.monotonic()
         dumps = [pool.submit(dump, running) for _ in range(12)]
         assert asked.result().status_code == 503
-        until_ready(running)
+        until_healthy(running.address)
         assert time.monotonic() - frozen_at < 1.0 + 5.0
         assert {one.result().status_code for one in dumps} == {200}
     assert httpx.post(f"{running.address}{URL}", json=ANSWERED).status_code == 200
@@ -89,5 +83,6 @@ def test_a_report_that_cannot_be_made_costs_no_restart(
     script = {"die_after": 0, "once": str(tmp_path / "died")}
     running = serve(script, most_restarts=3, reports=tmp_path / "reports")
     assert httpx.post(f"{running.address}{URL}", json=ANSWERED).status_code == 503
-    until_ready(running)
+    until_healthy(running.address)
     assert httpx.post(f"{running.address}{URL}", json=ANSWERED).status_code == 200
+    assert ends(tmp_path / "reports") == []

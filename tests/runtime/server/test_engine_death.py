@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 import openai
 import pytest
+from tests.runtime.waiting import until
 
 Serve = Callable[..., Any]
 HELLO: Any = [{"role": "user", "content": "hello"}]
@@ -85,10 +86,7 @@ def test_death_is_heard_within_a_second(serve: Serve) -> None:
 
 def test_an_engine_that_cannot_load_leaves_its_reason(serve: Serve) -> None:
     running = serve({"fail_load": True}, wait=False)
-    end = time.monotonic() + 5
-    while running.service.engine.state != "dead":
-        assert time.monotonic() < end
-        time.sleep(0.01)
+    until(lambda: running.service.engine.state == "dead")
     with pytest.raises(openai.InternalServerError) as error:
         running.client().completions.create(model="tiny", prompt="abc")
     assert error.value.body["message"] == "the engine is dead: weights are broken"

@@ -1,11 +1,11 @@
 """The queue's second bound by HTTP: prompt tokens that wait."""
 
-import time
 from collections.abc import Callable
 from typing import Any
 
 import openai
 import pytest
+from tests.runtime.waiting import until
 
 LONG = [1] * 999
 
@@ -18,10 +18,7 @@ def test_a_queue_full_of_tokens_is_429_with_both_numbers(serve: Callable[..., An
         return client.completions.create(model="tiny", prompt=prompt, stream=True)
 
     streams = [begin(LONG)]
-    end = time.monotonic() + 5
-    while running.service.engine.held.num_running != 1:
-        assert time.monotonic() < end
-        time.sleep(0.01)
+    until(lambda: running.service.engine.held.num_running == 1)
     streams += [begin(LONG) for _ in range(16)]
     with pytest.raises(openai.RateLimitError) as error:
         begin(LONG)

@@ -1,7 +1,6 @@
 """What is refused: with the field's name, before anything is queued or streamed."""
 
 import json
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
@@ -10,6 +9,7 @@ from typing import Any
 import httpx
 import openai
 import pytest
+from tests.runtime.waiting import until
 
 from firmtoken.runtime.dialects.chatml import ChatTemplate
 from firmtoken.runtime.server.answer import Answer
@@ -342,10 +342,7 @@ def test_our_own_bug_in_a_stream_is_an_error_event(
     text = post(running, TEXT, {"prompt": "x", "stream": True}).text
     assert text.startswith('data: {"error":{"message":"the server failed, its log has more"')
     assert text.endswith("data: [DONE]\n\n")
-    end = time.monotonic() + 5
-    while running.notes("abort") != ["abort 1"]:
-        assert time.monotonic() < end
-        time.sleep(0.01)
+    until(lambda: running.notes("abort") == ["abort 1"])
 
 
 @pytest.mark.report(2)

@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
+from tests.runtime.waiting import until, until_healthy
 
 from firmtoken.runtime.server.life import EngineLife
 from firmtoken.runtime.server.report import NUM_KEPT, ends, read_report, write_report
@@ -21,13 +22,6 @@ Serve = Callable[..., Any]
 URL = "/v1/completions"
 ANSWERED = {"prompt": "abc", "max_tokens": 3}
 ENDLESS = {"prompt": "abc", "max_tokens": 900, "ignore_eos": True}
-
-
-def until_ready(running: Any, within_s: float = 10.0) -> None:
-    end = time.monotonic() + within_s
-    while httpx.get(f"{running.address}/health").status_code != 200:
-        assert time.monotonic() < end, running.service.engine.state
-        time.sleep(0.02)
 
 
 def streamed(running: Any) -> str:
@@ -44,22 +38,20 @@ def test_the_next_engine_answers_without_help(serve: Serve, tmp_path: Path) -> N
     assert (first.status_code, first.json()["error"]["code"]) == (503, "engine_dead")
     assert "was killed by SIGKILL" in first.json()["error"]["message"]
     assert "it is being restarted" in first.json()["error"]["message"]
-    until_ready(running)
+    until_healthy(running.address)
     again = httpx.post(f"{running.address}{URL}", json=ANSWERED)
     assert again.json()["choices"][0]["text"] == "abc"
     health = httpx.get(f"{running.address}/health").json()
     assert (health["state"], health["restarts"], health["cause"]) == ("ready", 1, None)
 
 
+@pytest.mark.report(39)
 def test_kill_9_during_20_streams_ends_each_with_an_error(serve: Serve) -> None:
     running = serve({"step_s": 0.02, "slots": 4}, most_restarts=3)
     with ThreadPoolExecutor(20) as pool:
         streams = [pool.submit(streamed, running) for _ in range(20)]
-        while (
-            running.service.engine.held.num_running < 4
-            or running.service.engine.held.num_waiting < 16
-        ):
-            time.sleep(0.01)
+        held = running.service.engine.held
+        until(lambda: (held.num_running, held.num_waiting) == (4, 16))
         os.kill(running.service.engine.engine_pid, signal.SIGKILL)
         killed_at = time.monotonic()
         texts = [stream.result() for stream in streams]
@@ -69,12 +61,9 @@ def test_kill_9_during_20_streams_ends_each_with_an_error(serve: Serve) -> None:
         assert json.loads(error.removeprefix("data: "))["error"]["code"] == "engine_dead"
         assert (done, end) == ("data: [DONE]", "")
         assert '"finish_reason":"' not in text
-    until_ready(running)
+    until_healthy(running.address)
     assert httpx.post(f"{running.address}{URL}", json=ANSWERED).status_code == 200
-    assert (running.service.engine.held.num_running, running.service.engine.held.num_waiting) == (
-        0,
-        0,
-    )
+    assert (held.num_running, held.num_waiting) == (0, 0)
 
 
 def test_only_a_request_that_had_not_begun_is_to_be_tried_again(serve: Serve) -> None:
@@ -85,11 +74,9 @@ def test_only_a_request_that_had_not_begun_is_to_be_tried_again(serve: Serve) ->
             return httpx.post(f"{running.address}{URL}", json=ENDLESS, timeout=30)
 
         began = pool.submit(ask)
-        while running.service.engine.held.num_running < 1:
-            time.sleep(0.01)
+        until(lambda: running.service.engine.held.num_running == 1)
         waited = pool.submit(ask)
-        while running.service.engine.held.num_waiting < 1:
-            time.sleep(0.01)
+        until(lambda: running.service.engine.held.num_waiting == 1)
         os.kill(running.service.engine.engine_pid, signal.SIGKILL)
         ran, queued = began.result(), waited.result()
     assert (ran.status_code, queued.status_code) == (503, 503)
@@ -110,14 +97,14 @@ def test_a_step_that_never_ends_is_noticed_told_and_replaced(serve: Serve, tmp_p
     with ThreadPoolExecutor(3) as pool:
         streams = [pool.submit(streamed, running) for _ in range(3)]
         states = set()
-        while not all(stream.done() for stream in streams):
+        while not all(stream.done() for stream in streams):  # each gives up after 30 s
             health = httpx.get(f"{running.address}/health")
             states.add((health.status_code, health.json()["state"]))
             time.sleep(0.02)
         texts = [stream.result() for stream in streams]
     assert time.monotonic() - asked_at < 0.5 + 5
     assert all('"code":"engine_dead"' in text and "stalled" in text for text in texts)
-    until_ready(running)
+    until_healthy(running.address)
     assert states <= {(200, "ready"), (503, "restarting")}
     assert httpx.post(f"{running.address}{URL}", json=ANSWERED).status_code == 200
     (place,) = ends(reports)
@@ -134,7 +121,8 @@ def test_an_engine_that_takes_requests_and_begins_nothing_is_replaced(serve: Ser
     answer = httpx.post(f"{running.address}{URL}", json=ANSWERED)
     assert answer.status_code == 503
     assert "it holds requests and begins nothing" in answer.json()["error"]["message"]
-    until_ready(running)
+    until_healthy(running.address)
+    assert running.service.engine.num_restarts == 1
 
 
 def test_while_it_restarts_requests_are_told_to_come_back(serve: Serve, tmp_path: Path) -> None:
@@ -149,7 +137,7 @@ def test_while_it_restarts_requests_are_told_to_come_back(serve: Serve, tmp_path
     health = httpx.get(f"{running.address}/health")
     assert (health.status_code, health.json()["state"]) == (503, "restarting")
     assert "was killed by SIGKILL" in health.json()["cause"]
-    until_ready(running)
+    until_healthy(running.address)
 
 
 @pytest.mark.report(40)
@@ -159,13 +147,10 @@ def test_restarts_that_do_not_help_end_with_the_first_cause(
     monkeypatch.setattr("firmtoken.runtime.server.restarts.BACK_OFF_S", (0.0, 0.05, 0.1))
     running = serve({"fault_after": 0, "fault_code": 4}, most_restarts=3)
     for _ in range(4):
-        until_ready(running)
+        until_healthy(running.address)
         assert httpx.post(f"{running.address}{URL}", json=ANSWERED).status_code == 503
     engine = running.service.engine
-    end = time.monotonic() + 5
-    while engine.state != "dead":
-        assert time.monotonic() < end
-        time.sleep(0.01)
+    until(lambda: engine.state == "dead")
     assert (engine.death.cause, engine.death.exit_code) == ("the device is lost", 4)
     health = httpx.get(f"{running.address}/health").json()
     assert (health["cause"], health["restarts"]) == ("the device is lost", 3)
@@ -178,19 +163,13 @@ def test_restarts_that_do_not_help_end_with_the_first_cause(
 
 def test_an_engine_that_was_never_ready_is_not_tried_again(serve: Serve) -> None:
     running = serve({"fail_load": True}, wait=False, most_restarts=3)
-    end = time.monotonic() + 5
-    while running.service.engine.state != "dead":
-        assert time.monotonic() < end
-        time.sleep(0.01)
+    until(lambda: running.service.engine.state == "dead")
     assert running.service.engine.num_restarts == 0
 
 
 def test_a_load_that_stands_still_is_a_stall(serve: Serve) -> None:
     running = serve({"load_s": 60}, wait=False, start_s=0.5, most_restarts=3)
-    end = time.monotonic() + 5
-    while running.service.engine.state != "dead":
-        assert time.monotonic() < end
-        time.sleep(0.01)
+    until(lambda: running.service.engine.state == "dead")
     assert running.service.engine.death.cause.startswith("the engine stalled while it started")
 
 
@@ -198,8 +177,7 @@ def test_a_dump_tells_what_the_engine_does_and_ends_nothing(serve: Serve) -> Non
     running = serve({"step_s": 0.05}, most_restarts=3)
     pid = running.service.engine.engine_pid
     with httpx.stream("POST", f"{running.address}{URL}", json=ENDLESS | {"stream": True}):
-        while running.service.engine.held.num_running < 1:
-            time.sleep(0.01)
+        until(lambda: running.service.engine.held.num_running == 1)
         report = httpx.get(f"{running.address}/v1/dump", timeout=10).json()
     assert (report["kind"], report["state"], report["engine_pid"]) == ("dump", "ready", pid)
     assert report["requests"]["running"] == 1
@@ -254,9 +232,8 @@ def test_an_engine_that_cannot_be_started_is_tried_again(
 
     monkeypatch.setattr(EngineLife, "start", fail)
     os.kill(running.service.engine.engine_pid, signal.SIGKILL)
-    while running.service.engine.num_restarts < 3:
-        time.sleep(0.02)
-    until_ready(running)
+    until(lambda: running.service.engine.num_restarts == 3)
+    until_healthy(running.address)
     assert httpx.post(f"{running.address}{URL}", json=ANSWERED).status_code == 200
 
 
@@ -272,9 +249,6 @@ def test_an_engine_that_can_never_be_started_leaves_the_first_cause(
 
     monkeypatch.setattr(EngineLife, "start", fail)
     os.kill(engine.engine_pid, signal.SIGKILL)
-    end = time.monotonic() + 10
-    while engine.state != "dead":
-        assert time.monotonic() < end
-        time.sleep(0.02)
+    until(lambda: engine.state == "dead", within_s=10)
     assert engine.death.cause == "the engine process was killed by SIGKILL"
     assert engine.death.exit_code == 4

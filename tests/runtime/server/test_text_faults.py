@@ -7,6 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
+from tests.runtime.waiting import until
 
 from firmtoken.runtime.server import prompt
 from firmtoken.runtime.server.detokenizer import Detokenizer
@@ -61,10 +62,8 @@ def test_a_detokenizer_that_raises_ends_its_answer_and_frees_its_place(
     failed = post(running, "completions", endless)
     assert failed.status_code == (200 if stream else 500)
     assert "internal_error" in failed.text and '"finish_reason":"length"' not in failed.text
-    end = time.monotonic() + 5
-    while running.service.engine.held.num_running + running.service.engine.held.num_waiting:
-        assert time.monotonic() < end
-        time.sleep(0.01)
+    held = running.service.engine.held
+    until(lambda: held.num_running + held.num_waiting == 0)
     assert len(running.notes("abort")) == 1
     assert post(running, "completions", COMPLETION).status_code == 200
 

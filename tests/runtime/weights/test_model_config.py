@@ -126,6 +126,7 @@ def test_a_folder_without_a_config_is_refused_with_exit_code_2(tmp_path: Path) -
         ("Qwen3-30B-A3B", {"head_dim": 128.5}, "that fit `model.geometry.head_dim`"),
         ("Qwen3-30B-A3B", {"num_key_value_heads": 5}, "does not divide"),
         ("Qwen3-30B-A3B", {"torch_dtype": "float16"}, "found `float16`"),
+        ("Qwen3-30B-A3B", {"torch_dtype": []}, r"found `\[\]`"),
         ("MiniMax-M2.5-NVFP4", {"scoring_func": "softmax"}, "found `softmax`"),
         ("MiniMax-M2.5-NVFP4", {"attn_type_list": [1, 0]}, "`attn_type_list: 1`"),
         ("MiniMax-M2.5-NVFP4", {"shared_intermediate_size": 8}, "found `8`"),
@@ -144,6 +145,13 @@ def test_layers_in_another_order_are_refused(edited: Edit) -> None:
     text = json.loads((CONFIGS / name / "config.json").read_text())["text_config"]
     text["layer_types"] = text["layer_types"][1:] + text["layer_types"][:1]
     assert "`layer_types` of 40 layers" in refusal(edited(name, text_config=text))
+
+
+def test_a_config_without_the_familys_shared_expert_is_refused(edited: Edit) -> None:
+    name = "Qwen3.5-35B-A3B"
+    text = json.loads((CONFIGS / name / "config.json").read_text())["text_config"]
+    text["shared_expert_intermediate_size"] = 0
+    assert "`model.geometry.shared_intermediate_size`" in refusal(edited(name, text_config=text))
 
 
 def test_a_part_in_two_formats_is_refused_with_a_module_of_each(edited: Edit) -> None:
