@@ -17,6 +17,12 @@ from firmtoken.schema.references import (
 
 
 @pytest.fixture
+def tmp_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A short path whoever runs the tests: messages cut long ones."""
+    return tmp_path_factory.mktemp("r")
+
+
+@pytest.fixture
 def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> File:
     """`profiles/top.yaml` with `hardware/own.yaml` beside it and `secret.yaml` outside."""
     (tmp_path / "profiles" / "hardware").mkdir(parents=True)

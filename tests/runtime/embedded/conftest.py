@@ -3,7 +3,6 @@
 import os
 import runpy
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -32,9 +31,6 @@ from firmtoken.schema.load import load_profile
 ROOT = Path(__file__).resolve().parents[3]
 PROFILES = ROOT / "profiles"
 FOLDER = PROFILES / "weights" / "tiny-moe"
-SOAK_MINUTES = 2.0
-SOAKED = ("serving.context=4k", "serving.pool=4k", "serving.queue=24")
-"""A pool that its clients fill, a queue that a crowd overruns."""
 GREEDY = Sampling(temperature=0.0, top_p=1.0, top_k=0, min_p=0.0, seed=0)
 
 
@@ -125,33 +121,6 @@ class Running:
             found.append(self.logits_of("decode"))
         assert len(found) == len(self.text(request_id)) == output
         return torch.stack(found)
-
-
-@pytest.fixture(autouse=True, scope="session")
-def soak(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator["subprocess.Popen[str] | None"]:
-    """Runs beside the first tests of this folder, if `test_soak.py` is to be run: they compute, and time nothing."""
-    if not any(item.path.name == "test_soak.py" for item in request.session.items):
-        yield None
-        return
-    command = [sys.executable, str(ROOT / "tests" / "soak" / "soak.py")]
-    command += [
-        "--minutes",
-        str(SOAK_MINUTES),
-        "--debug",
-        "--out",
-        str(tmp_path_factory.mktemp("soak")),
-    ]
-    for override in SOAKED:
-        command += ["--set", override]
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0
-    )
-    yield process
-    if process.poll() is None:  # nobody has waited for it
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
 
 
 @pytest.fixture(autouse=True, scope="session")
