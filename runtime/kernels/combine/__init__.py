@@ -1,4 +1,7 @@
-"""combine: hid[T,H] += sum over j of wts[T,k] * rows[T*k,H], + s[T,H] where given; no constants."""
+"""combine: hid[T,H] += sum over j of wts[T,k] * rows[T*k,H], + s[T,H] where given; no constants.
+
+With `block` rows[T*k,B] has B of the H columns, from block * B on, and only those of hid and s take part.
+"""
 
 from firmtoken.compiler.cards import KernelCard, planned_gpu_card
 

@@ -1,0 +1,77 @@
+"""route for few rows, launched on a GPU."""
+
+import torch
+
+from firmtoken.runtime.kernels.device_rows import DeviceRows
+from firmtoken.runtime.kernels.early_start import launch_options
+from firmtoken.runtime.kernels.route.top_k import route_rows
+
+
+def route(
+    batch: DeviceRows,
+    *,
+    h: torch.Tensor,
+    router: torch.Tensor,
+    ids: torch.Tensor,
+    wts: torch.Tensor,
+    logits: torch.Tensor,
+    arrived: torch.Tensor,
+    num_experts_per_token: int,
+    experts_at_once: int,
+    early: bool,
+) -> None:
+    """ids[T,k] int32 and wts[T,k] fp32 of the best experts; h and router bf16 or fp32.
+
+    Scratch: logits fp32 [T,E]; arrived int32 [T], 0 between launches.
+    """
+    launch_route(
+        batch,
+        h,
+        router,
+        None,
+        ids,
+        wts,
+        logits,
+        arrived,
+        chosen=num_experts_per_token,
+        experts_at_once=experts_at_once,
+        early=early,
+    )
+
+
+def launch_route(
+    batch: DeviceRows,
+    h: torch.Tensor,
+    router: torch.Tensor,
+    bias: torch.Tensor | None,
+    ids: torch.Tensor,
+    wts: torch.Tensor,
+    logits: torch.Tensor,
+    arrived: torch.Tensor,
+    *,
+    chosen: int,
+    experts_at_once: int,
+    early: bool,
+) -> None:
+    """By sigmoids where there is a bias (fp32 [E]), else by softmax."""
+    num_rows, hidden_size = h.shape
+    num_experts = router.shape[0]
+    assert h.is_contiguous() and router.is_contiguous() and chosen <= num_experts
+    route_rows[-(-num_experts // experts_at_once), num_rows](
+        h,
+        router,
+        logits if bias is None else bias,
+        batch.num_rows,
+        logits,
+        arrived,
+        ids,
+        wts,
+        HIDDEN=hidden_size,
+        EXPERTS=num_experts,
+        CHOSEN=chosen,
+        SIGMOID=bias is not None,
+        AT_ONCE=experts_at_once,
+        EARLY=early,
+        num_warps=1,
+        **launch_options(early=early),
+    )
