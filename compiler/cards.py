@@ -50,9 +50,16 @@ class KernelCard:
     ignores_stream: bool = False
     respects_holds: bool = False
     in_place: tuple[tuple[str, str], ...] = ()
-    workspace_bytes: int = 0
+    workspace: str = ""
+    """Backend of `workspaces.py` whose device memory it needs beside its operands; empty = none."""
+    local_bytes: int = 0
+    """What a thread spills to local memory, as compiled; a card of a kernel that is only planned cannot know."""
     hazards: tuple[str, ...] = ()
     """Ids of hazards.yaml that concern it."""
+    builds: str = ""
+    """`module:function` that says what its Triton source is compiled to (`Build`s); empty = no source yet."""
+    constants: tuple[tuple[str, int], ...] = ()
+    """What it is compiled with (tiles, warps) beside the op's own constants: in the plan, never tuned at run time."""
 
 
 def planned_gpu_card(
@@ -65,10 +72,20 @@ def planned_gpu_card(
     because: str,
     min_capability: tuple[int, int] = (8, 0),
     requires: tuple[str, ...] = ("triton",),
+    workspace: str = "",
+    builds: str = "",
+    constants: tuple[tuple[str, int], ...] = (),
 ) -> KernelCard:
-    """A card of a GPU kernel that is not written yet: plans may name it, `ft run` refuses it (D13)."""
+    """A card of a GPU kernel that nothing launches yet: plans may name it, `ft run` refuses it (D13)."""
     card = _without_entry(op, name, phases, formats, rank=rank, because=because, status="planned")
-    return replace(card, min_capability=min_capability, requires=requires)
+    return replace(
+        card,
+        min_capability=min_capability,
+        requires=requires,
+        workspace=workspace,
+        builds=builds,
+        constants=constants,
+    )
 
 
 def foreign_gpu_card(

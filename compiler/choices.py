@@ -9,6 +9,8 @@ class RejectedKernel:
 
     kernel: str
     because: str
+    usable: bool
+    """It would run here: another one was preferred."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,5 +37,9 @@ class KernelChoice:
     respects_holds: bool
     in_place: tuple[tuple[str, str], ...]
     """Pairs (input operand, output operand) that may share bytes."""
+    workspace: str
+    """Backend whose workspace it shares: the ledger line `workspace.NAME`; empty = none."""
     workspace_bytes: int
+    local_bytes: int
+    """What a thread spills."""
     rejected: tuple[RejectedKernel, ...]

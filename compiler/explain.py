@@ -1,13 +1,17 @@
 """What a plan says to people: the one line, the summary, the table; plain text, no colour."""
 
+from collections.abc import Iterable
+
+from firmtoken.compiler.folded_tables import frontier_table, kernel_table
 from firmtoken.compiler.layer_reasons import UnknownPath
-from firmtoken.compiler.ledger import Ledger
-from firmtoken.compiler.plan import FrontierRow, Plan
-from firmtoken.compiler.quantities import percent, rate, seconds, size
+from firmtoken.compiler.ledger import Ledger, Line
+from firmtoken.compiler.people import HEADING, expectations, not_runnable
+from firmtoken.compiler.plan import Plan
+from firmtoken.compiler.quantities import count, percent, rate, seconds, size
 from firmtoken.compiler.reasons import explain
 from firmtoken.compiler.tables import columns, paragraph
 
-__all__ = ["UnknownPath", "context_line", "explain", "planned_note", "summary", "table"]
+__all__ = ["UnknownPath", "context_line", "explain", "opening", "page", "summary", "table"]
 
 
 def context_line(plan: Plan) -> str:
@@ -19,7 +23,7 @@ def context_line(plan: Plan) -> str:
             f"(limited by {context.limited_by})",
             f"experts {experts.slots:,} of {experts.total:,} resident "
             f"({percent(experts.resident_fraction)})",
-            f"pool {cache.tokens:,} for {_units(plan.schedule.max_num_seqs, 'request')}",
+            f"pool {cache.tokens:,} for {count(plan.schedule.max_num_seqs, 'request')}",
             f"kv {cache.dtype}",
             f"decode ~{rate(plan.estimates.decode_tokens_per_s)} tok/s (estimated)",
         )
@@ -28,36 +32,41 @@ def context_line(plan: Plan) -> str:
 
 def summary(plan: Plan) -> str:
     """What `ft run` prints before the first byte is allocated."""
-    blocks = [
-        [context_line(plan)],
-        _heading(plan),
-        _reasons(plan),
-        _frontier(plan),
-        _warnings(plan),
-    ]
-    return _joined(blocks)
+    blocks = [*opening(plan), _reasons(plan), frontier_table(plan), _warnings(plan)]
+    return page(blocks)
 
 
 def table(plan: Plan) -> str:
     """The whole plan for a terminal of 100 columns."""
     blocks = [
-        [context_line(plan)],
-        _heading(plan),
+        *opening(plan),
         _reasons(plan),
         _ledger("device memory", plan.memory.device),
-        _ledger("host memory", plan.memory.host),
-        _kernels(plan),
+        [
+            *_ledger("host memory", plan.memory.host),
+            "  `ft explain PROFILE memory`: what each line is for",
+        ],
+        frontier_table(plan),
+        kernel_table(plan),
         _streams(plan),
         _schedule(plan),
-        _frontier(plan),
         _estimates(plan),
         _warnings(plan),
         _advice(plan),
     ]
-    return _joined(blocks)
+    return page(blocks)
 
 
-def _joined(blocks: list[list[str]]) -> str:
+def opening(plan: Plan) -> list[list[str]]:
+    """How every text about a plan begins: the one line, whether it can run, what it is, what to expect."""
+    first = [context_line(plan)]
+    if note := not_runnable(plan):
+        first += paragraph(note)
+    return [first, _heading(plan), _expectations(plan)]
+
+
+def page(blocks: list[list[str]]) -> str:
+    """Blocks of lines with an empty line between them."""
     return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
 
 
@@ -67,17 +76,11 @@ def _heading(plan: Plan) -> list[str]:
         lines += paragraph(plan.profile.description, indent="  ")
     machine = str(plan.hardware.get("name", plan.device.kind))
     lines.append(f"  {plan.model.name} on {machine} ({plan.device.kind})")
-    if note := planned_note(plan):
-        lines.append(f"  {note}")
     return lines
 
 
-def planned_note(plan: Plan) -> str:
-    """What a reader must know of a plan whose kernels are not all written; empty if they are."""
-    planned = sum(row.status == "planned" for row in plan.kernels)
-    if not planned:
-        return ""
-    return f"{planned} of {len(plan.kernels)} kernels are planned, not written: `ft run` refuses this plan"
+def _expectations(plan: Plan) -> list[str]:
+    return [HEADING, *_labelled(expectations(plan))]
 
 
 def _reasons(plan: Plan) -> list[str]:
@@ -86,10 +89,15 @@ def _reasons(plan: Plan) -> list[str]:
         ("experts", plan.experts.because),
         ("cache", plan.kv_cache.because),
     )
+    return ["why", *_labelled(reasons)]
+
+
+def _labelled(rows: Iterable[tuple[str, str]]) -> list[str]:
+    """Sentences behind their labels, wrapped beside them."""
     return [
         line
-        for name, because in reasons
-        for line in paragraph(because, first=f"{name:<9}", indent=" " * 9)
+        for label, text in rows
+        for line in paragraph(text, first=f"  {label:<9}", indent=" " * 11)
     ]
 
 
@@ -97,7 +105,7 @@ def _ledger(title: str, side: Ledger) -> list[str]:
     reserve = side.capacity - side.budget
     kept = f", {size(reserve)} reserved" if reserve else ""
     rows = [
-        (f"  {line.name}", f"{line.bytes:,}", size(line.bytes), _units(line.count, line.unit))
+        (f"  {line.name}", f"{line.bytes:,}", size(line.bytes), _counted(line))
         for line in side.lines
     ]
     rows.append(("  free", f"{side.free:,}", size(side.free), ""))
@@ -105,70 +113,37 @@ def _ledger(title: str, side: Ledger) -> list[str]:
     return [heading, *columns(rows, "<>><")]
 
 
-def _units(count: int, unit: str) -> str:
-    if unit == "1":
-        return ""
-    return f"{count:,} {unit}" + ("" if count == 1 else "s")
-
-
-def _kernels(plan: Plan) -> list[str]:
-    rows = [
-        (
-            f"  {row.op}",
-            row.phase,
-            row.format,
-            row.kernel,
-            row.evidence if row.status == "ready" else f"{row.evidence}, {row.status}",
-            f"{len(row.rejected)} rejected" if row.rejected else "",
-        )
-        for row in plan.kernels
-    ]
-    return ["kernels", *columns(rows, "<<<<<<")]
+def _counted(line: Line) -> str:
+    return "" if line.unit == "1" else count(line.count, line.unit)
 
 
 def _streams(plan: Plan) -> list[str]:
     streams = plan.streams
     names = ", ".join(streams.names)
-    heading = f"streams {streams.layout}: {names}, {len(streams.edges)} edges between them"
+    heading = f"streams, queues of work on the device: {names}"
+    if streams.edges:
+        heading += f"; {count(len(streams.edges), 'event')} between them"
     return [heading, *paragraph(streams.because, indent="  ")]
 
 
 def _schedule(plan: Plan) -> list[str]:
     schedule = plan.schedule
     heading = (
-        f"schedule: mixer tile {schedule.mixer_tile:,}, expert chunk {schedule.moe_chunk:,}, "
-        f"span {schedule.prefill_span:,}, order {schedule.order}"
+        f"schedule: prompts in passes of {schedule.prefill_span:,} tokens (span), experts in chunks of "
+        f"{schedule.moe_chunk:,}, attention in tiles of {schedule.mixer_tile:,}"
     )
-    return [heading, *paragraph(schedule.because, indent="  ")]
-
-
-def _frontier(plan: Plan) -> list[str]:
-    head = ("  context", "experts", "hit", "tok/s", "all", "prefill/s", "ttft 2k", "")
-    rows = [head, *(_frontier_row(row) for row in plan.frontier)]
-    requests = plan.schedule.max_num_seqs
-    title = f"frontier (predicted; `all`: {requests} requests together)"
-    return [title, *columns(rows, ">>>>>>><")]
-
-
-def _frontier_row(row: FrontierRow) -> tuple[str, ...]:
-    return (
-        f"  {row.context:,}",
-        percent(row.resident_fraction),
-        f"{row.hit_rate:.3f}",
-        rate(row.decode_tokens_per_s),
-        rate(row.decode_tokens_per_s_full),
-        rate(row.prefill_tokens_per_s),
-        seconds(row.ttft_s),
-        ("<- chosen; " if row.chosen else "") + row.because,
-    )
+    return [
+        *paragraph(heading, indent="  ", first=""),
+        *paragraph(schedule.because, indent="  "),
+    ]
 
 
 def _estimates(plan: Plan) -> list[str]:
     found = plan.estimates
     moved = found.bytes_per_token
     heading = (
-        f"estimates: decode {rate(found.decode_tokens_per_s)} tok/s, prefill "
-        f"{rate(found.prefill_tokens_per_s)} tok/s, first token from {seconds(found.ttft_floor_s)}"
+        f"estimates: decode (writing) {rate(found.decode_tokens_per_s)} tok/s, prefill (reading) "
+        f"{rate(found.prefill_tokens_per_s)} tok/s, no first token before {seconds(found.ttft_floor_s)}"
     )
     bytes_moved = (
         f"a token reads {size(moved.device)} of the device, {size(moved.link)} over the link"

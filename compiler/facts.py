@@ -60,7 +60,7 @@ class ModelFacts:
     recurrent_elements: int
     """Recurrent state of one linear layer and sequence, always fp32."""
     active_parameters: int
-    """Parameters that one token multiplies with (experts: k of them)."""
+    """Parameters that one token multiplies with in the layers (experts: k of them); the head is not among them."""
     attention_flops_per_pair: int
     """FLOP per (token, earlier token) over all full-attention layers: 4 * layers * q_heads * head_dim."""
     values: tuple[ValueFacts, ...] = ()
@@ -101,6 +101,11 @@ class ModelFacts:
         return counts[axis]
 
     @property
+    def expert_parameters(self) -> int:
+        """Of one expert: gate, up and down."""
+        return 3 * self.hidden_size * self.expert_width
+
+    @property
     def dense_bytes(self) -> int:
         """All tensors but the experts."""
         return sum(tensor.bytes * self.count(tensor.axis) for tensor in self.tensors)
@@ -120,6 +125,8 @@ class Batches:
     graph_batch_sizes: tuple[int, ...]
     mixer_tile: int
     moe_chunk: int
+    columns: int
+    """In how many blocks of output columns a chunk's down projection comes (D6)."""
     because: str
 
 
@@ -169,6 +176,13 @@ class ExpertSplit:
     staging_slots: int
     overflow_slots: int
     ring: str
+    waves: int
+    """In how many waves a layer's misses come: 0 where none is ever missing, 1 whole, else an even number."""
+
+    @property
+    def layout(self) -> str:
+        """The programs for it: a key of `Candidates.laid`."""
+        return {"none": "resident", "whole": "offload", "waves": "waves"}[self.ring]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,13 +207,21 @@ class Split:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Workspace:
+    """Device memory that the kernels of one backend share."""
+
+    name: str
+    bytes: int
+    source: str
+    because: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Candidates:
-    """The layouts that `split_memory` may choose from, by placement."""
+    """The layouts that `split_memory` may choose from: `resident`, `offload`, and `waves` where that may pay."""
 
     laid: Mapping[str, Laid]
     slot_bytes: int
     bank_row_bytes: int
-    workspace_bytes: int
-    """Fixed workspaces of the chosen kernels together."""
-    waves: bool = False
-    """Whether the programs can take a layer's misses in several waves through a smaller staging ring."""
+    workspaces: Mapping[str, tuple[Workspace, ...]]
+    """By layout: device memory that the chosen kernels hold beside their operands."""

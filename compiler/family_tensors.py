@@ -165,12 +165,12 @@ def values(rows: Iterable[tuple[str, str, int, str]]) -> tuple[ValueFacts, ...]:
 def active_parameters(
     geometry: Geometry, layer_kinds: Sequence[str], tensors: Iterable[TensorFacts]
 ) -> int:
-    """Parameters that one token multiplies with: dense matrices, and the experts that it visits."""
-    counts = {"": 1, "layer": len(layer_kinds)}
+    """Parameters that one token multiplies with in the layers: their matrices, and the experts that it visits."""
+    counts = {"layer": len(layer_kinds)}
     dense = sum(
         counts.get(tensor.axis, layer_kinds.count(tensor.axis)) * tensor.shape[0] * tensor.shape[1]
         for tensor in tensors
-        if len(tensor.shape) == 2 and tensor.read_by_decode
+        if len(tensor.shape) == 2 and tensor.axis
     )
     expert = 3 * geometry.hidden_size * geometry.moe_intermediate_size
     return dense + len(layer_kinds) * geometry.num_experts_per_token * expert

@@ -19,11 +19,24 @@ def profile_fingerprint(profile: Profile) -> str:
     return _digest(canonical(profile))
 
 
+def cards_fingerprint(cards: Sequence[KernelCard]) -> str:
+    """sha256 over all cards, in whatever order they come."""
+    return _digest(msgspec.to_builtins(_ordered(cards)))
+
+
+def hazards_fingerprint() -> str:
+    """sha256 over the file of all hazards."""
+    return hashlib.sha256(HAZARDS.read_bytes()).hexdigest()
+
+
 def fingerprint(profile: Profile, cards: Sequence[KernelCard]) -> str:
     """sha256 over the profile, all cards, all hazards and the plan schema; versions are part of the profile."""
-    hazards = hashlib.sha256(HAZARDS.read_bytes()).hexdigest()
-    ordered = sorted(cards, key=lambda card: (card.op, card.name))
-    return _digest([SCHEMA, canonical(profile), msgspec.to_builtins(ordered), hazards])
+    parts = [SCHEMA, canonical(profile), msgspec.to_builtins(_ordered(cards))]
+    return _digest([*parts, hazards_fingerprint()])
+
+
+def _ordered(cards: Sequence[KernelCard]) -> list[KernelCard]:
+    return sorted(cards, key=lambda card: (card.op, card.name))
 
 
 def _digest(value: object) -> str:

@@ -25,6 +25,7 @@ from firmtoken.compiler.ledger_lines import (
     num_pages,
     page_bytes,
     parked_line,
+    pinned_bytes,
     restart_copy_line,
     snapshot_line,
 )
@@ -33,12 +34,23 @@ from firmtoken.compiler.slot_split import (
     NoSlots,
     exact_slots,
     fill_slots,
+    is_small,
     resident_split,
 )
-from firmtoken.compiler.speed import Costs, Residency, describe_costs, hiding_tokens
+from firmtoken.compiler.speed import (
+    Costs,
+    Residency,
+    bank_stream_s,
+    compute_s,
+    describe_costs,
+    hiding_tokens,
+)
 from firmtoken.compiler.tensor_bytes import ALIGN
 from firmtoken.schema.profile import Profile
 
+PLACEMENTS = ("resident", "offload")
+HIDDEN_SHARE = 0.5
+"""In waves every chunk streams the bank: one that hides less of it would more than double the time of a long prompt."""
 SNAPSHOTS_PER_REQUEST = 8
 LEAST_SNAPSHOTS = 16
 SNAPSHOT_SHARE = 8
@@ -103,7 +115,15 @@ class Fits:
         self.requests = batches.max_num_seqs
         captured = captures(profile)
         self._fixed = {
-            name: fixed_lines(machine, facts, batches, cache, candidates, laid, captured=captured)
+            name: fixed_lines(
+                machine,
+                facts,
+                batches,
+                cache,
+                laid,
+                candidates.workspaces[name],
+                captured=captured,
+            )
             for name, laid in candidates.laid.items()
         }
         self.costs: dict[str, Costs] = {
@@ -111,7 +131,7 @@ class Fits:
             for name, laid in candidates.laid.items()
         }
         self.hosts: dict[str, Host | Shortage] = {
-            name: self._host(name, laid) for name, laid in candidates.laid.items()
+            name: self._host(name, candidates.laid[name]) for name in PLACEMENTS
         }
         self.placements = self._placements()
 
@@ -152,6 +172,7 @@ class Fits:
             slots=fit.slots,
             total=self.facts.total_experts,
             span=fit.span,
+            waves=fit.experts.waves,
         )
 
     def grown(self, fit: Fit) -> Fit:
@@ -184,43 +205,70 @@ class Fits:
         return self._checked(fit)
 
     def _resident(self, context: int, pool: int) -> Fit:
-        asked = self.profile.schedule.prefill_span
-        span = self.batches.moe_chunk if asked == "auto" else asked
-        return self._fit(context, pool, "resident", resident_split(self.facts), span)
+        return self._fit(context, pool, resident_split(self.facts), self._least_span())
 
     def _weigh_offload(self, context: int, pool: int) -> Fit | Shortage:
+        whole = self._weigh_whole(context, pool)
+        if "waves" not in self.candidates.laid:
+            return whole
+        exact = self.profile.experts.slots != "auto"
+        if isinstance(whole, Fit) and (exact or is_small(whole.experts)):
+            return whole  # waves leave room for more slots, and there may be none or few
+        waves = self._weigh_waves(context, pool)
+        if isinstance(whole, Shortage):
+            # Of two that do not fit the one that lacks less is told: a larger device must hold that.
+            least = isinstance(waves, Shortage) and whole.needed < waves.needed
+            return whole if least else waves
+        if isinstance(waves, Shortage):
+            return whole
+        # Where whole layers are staged for no more than a chunk either, waves stream the bank no more often.
+        return waves if whole.span <= waves.span or self.reads_well(waves) else whole
+
+    def in_waves(self, fit: Fit) -> Fit | Shortage:
+        """The same context and pool with a layer's misses in waves; only where there are programs for it."""
+        return self._weigh_waves(fit.context, fit.pool)
+
+    def _weigh_waves(self, context: int, pool: int) -> Fit | Shortage:
+        return self._offload(context, pool, self._least_span(), "waves")
+
+    def reads_well(self, waves: Fit) -> bool:
+        """Whether the one chunk that is a span hides enough of the bank's stream."""
+        costs = self.costs["offload"]
+        stream = bank_stream_s(costs, self.residency(waves))
+        return compute_s(costs, waves.span, 0) >= HIDDEN_SHARE * stream
+
+    def _weigh_whole(self, context: int, pool: int) -> Fit | Shortage:
         asked = self.profile.schedule.prefill_span
-        span = self.batches.moe_chunk if asked == "auto" else asked
-        found = self._offload(context, pool, span)
+        found = self._offload(context, pool, self._least_span(), "offload")
         # A longer span parks more, so fewer experts stay, so the span that hides them grows: two rounds settle it.
         while asked == "auto" and isinstance(found, Fit):
             longer = self._hiding_span(found)
             if longer <= found.span:
                 break
-            again = self._offload(context, pool, longer)
+            again = self._offload(context, pool, longer, "offload")
             if isinstance(again, Shortage):
                 break
             found = again
         return found
+
+    def _least_span(self) -> int:
+        asked = self.profile.schedule.prefill_span
+        return self.batches.moe_chunk if asked == "auto" else asked
 
     def _hiding_span(self, fit: Fit) -> int:
         # N* cut to the context, in whole chunks (D7)
         hiding = hiding_tokens(self.costs["offload"], self.residency(fit), fit.context)
         return -(-hiding // self.batches.moe_chunk) * self.batches.moe_chunk
 
-    def _offload(self, context: int, pool: int, span: int) -> Fit | Shortage:
+    def _offload(self, context: int, pool: int, span: int, layout: str) -> Fit | Shortage:
         asked = self.profile.experts.slots
         if asked != "auto":
-            experts = exact_slots(self.facts, self.requests, asked, waves=self.candidates.waves)
-            return self._checked(self._fit(context, pool, "offload", experts, span))
-        lines = self._lines(pool, "offload", span)
+            experts = exact_slots(self.facts, self.requests, asked, layout)
+            return self._checked(self._fit(context, pool, experts, span))
+        lines = self._lines(pool, layout, span)
         left = self.machine.budget - sum(part.bytes for part in lines)
-        split = fill_slots(
-            self.facts,
-            self.requests,
-            left // self.candidates.slot_bytes,
-            waves=self.candidates.waves,
-        )
+        have = left // self.candidates.slot_bytes
+        split = fill_slots(self.facts, self.requests, have, layout)
         if isinstance(split, NoSlots):
             lines = (*lines, least_slots_line(self.candidates.slot_bytes, split.needed))
             return Shortage(
@@ -230,18 +278,18 @@ class Fits:
                 available=self.machine.budget,
                 lines=lines,
             )
-        return self._fit(context, pool, "offload", split, span)
+        return self._fit(context, pool, split, span)
 
-    def _fit(self, context: int, pool: int, placement: str, experts: ExpertSplit, span: int) -> Fit:
+    def _fit(self, context: int, pool: int, experts: ExpertSplit, span: int) -> Fit:
         lines = (
-            *self._lines(pool, placement, span),
+            *self._lines(pool, experts.layout, span),
             *expert_lines(self.candidates.slot_bytes, experts),
         )
         device = ledger(self.machine.capacity, self.machine.budget, lines)
         return Fit(
             context=context,
             pool=pool,
-            placement=placement,
+            placement="resident" if experts.layout == "resident" else "offload",
             experts=experts,
             span=span,
             device=device,
@@ -258,9 +306,9 @@ class Fits:
             lines=fit.device.lines,
         )
 
-    def _lines(self, pool: int, placement: str, span: int) -> tuple[Line, ...]:
-        parked = parked_line(self.candidates.laid[placement], span, self.batches.moe_chunk)
-        return (*self._fixed[placement], self._kv(pool), parked)
+    def _lines(self, pool: int, layout: str, span: int) -> tuple[Line, ...]:
+        parked = parked_line(self.candidates.laid[layout], span, self.batches.moe_chunk)
+        return (*self._fixed[layout], self._kv(pool), parked)
 
     def _kv(self, pool: int) -> Line:
         return kv_line(self.facts, self.cache, pool, self.requests)
@@ -268,19 +316,19 @@ class Fits:
     def _host(self, placement: str, laid: Laid) -> Host | Shortage:
         bank = (bank_line(self.facts, self.candidates),) if placement == "offload" else ()
         lines = (*bank, *base_host_lines(self.machine, laid))
-        budget = self.machine.host_memory
-        total = sum(part.bytes for part in lines)
-        pinned = sum(part.bytes for part in lines if part.name != "process")
-        if total > budget or pinned > self.machine.pinnable:
+        budget, pinnable = self.machine.host_memory, self.machine.pinnable
+        wanted = (*lines, *self._wanted_snapshot())
+        total = sum(part.bytes for part in wanted)
+        if total > budget or pinned_bytes(wanted) > pinnable:
             pinning = total <= budget
             return Shortage(
                 side="host",
                 placement=placement,
-                needed=pinned if pinning else total,
-                available=self.machine.pinnable if pinning else budget,
-                lines=lines,
+                needed=pinned_bytes(wanted) if pinning else total,
+                available=pinnable if pinning else budget,
+                lines=wanted,
             )
-        left = min(budget - total, self.machine.pinnable - pinned)
+        left = min(budget - sum(part.bytes for part in lines), pinnable - pinned_bytes(lines))
         snapshots = self._snapshots(left)
         if snapshots:
             lines = (*lines, snapshot_line(self.cache, snapshots, left))
@@ -289,6 +337,12 @@ class Fits:
             if copy.bytes <= budget - sum(part.bytes for part in lines):
                 lines = (*lines, copy)
         return Host(ledger=ledger(budget, budget, lines), snapshots=snapshots)
+
+    def _wanted_snapshot(self) -> tuple[Line, ...]:
+        """Room for one snapshot where its prefix cache is asked for by name: it may take an eighth of what is left."""
+        if self.profile.cache.type != "hybrid_radix":
+            return ()
+        return (snapshot_line(self.cache, SNAPSHOT_SHARE, 0),)
 
     def _snapshots(self, left: int) -> int:
         if not self.cache.snapshots:

@@ -1,5 +1,6 @@
 """The frontier: context against resident experts against predicted speed, and what `auto` picks from it (D16)."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import log
 
@@ -55,14 +56,35 @@ def largest_fit(fits: Fits, most: int, placements: tuple[str, ...]) -> Fit | Sho
     return best if isinstance(best, Fit) else weigh(min(page, most))
 
 
+def longest_context(fits: Fits) -> int:
+    """min(the model's positions, the pool if one is asked for) (D2)."""
+    pool, own = fits.profile.serving.pool, fits.facts.max_positions
+    return own if pool == "auto" else min(pool, own)
+
+
+def least_context(fits: Fits) -> int:
+    """The context as asked, or the least that `max` and `auto` would settle for."""
+    asked, most = fits.profile.serving.context, longest_context(fits)
+    if isinstance(asked, int):
+        return min(asked, most)
+    return min(most, fits.cache.page_size)
+
+
+def floors(fits: Fits, most: int) -> Iterator[int]:
+    """What `auto` starts from: its floor, then half of that as long as a page is left, at last a page."""
+    floor, page = min(most, FLOORS[fits.profile.serving.prefer]), fits.cache.page_size
+    while floor > page:
+        yield floor
+        floor //= 2
+    yield min(most, page)
+
+
 def pick_context(fits: Fits, most: int) -> Pick | Shortage:
     """The context with the best trade above the floor; the floor is halved until it fits."""
     prefer = fits.profile.serving.prefer
-    wanted = floor = min(most, FLOORS[prefer])
-    while isinstance(found := fits.best(floor), Shortage):
-        if floor // 2 < fits.cache.page_size:
-            return found
-        floor //= 2
+    wanted, floor = min(most, FLOORS[prefer]), _floor_that_fits(fits, most)
+    if isinstance(floor, Shortage):
+        return floor
     candidates = {floor, most, *_grid(floor, most)}
     resident = last_resident(fits, most)
     if resident is not None and resident.context > floor:
@@ -74,6 +96,16 @@ def pick_context(fits: Fits, most: int) -> Pick | Shortage:
     ]
     _, _, best = max(scored, key=lambda entry: entry[:2])
     return Pick(fit=best, floor=floor, wanted_floor=wanted)
+
+
+def _floor_that_fits(fits: Fits, most: int) -> int | Shortage:
+    found: Fit | Shortage | None = None
+    for floor in floors(fits, most):
+        found = fits.best(floor)
+        if isinstance(found, Fit):
+            return floor
+    assert isinstance(found, Shortage), "there is always a floor"
+    return found
 
 
 def _grid(floor: int, most: int) -> range:

@@ -24,6 +24,8 @@ class Launch:
     records: tuple[Value, ...] = ()
     in_place: frozenset[tuple[Value, Value]] = frozenset()
     """Pairs (input, output) that may share bytes."""
+    continues: bool = False
+    """It writes some rows; rows that an earlier launch of the same chunk or span wrote still count."""
     composed: bool = False
     """A whole program as one launch: its values share bytes among themselves, which its own check allows."""
 

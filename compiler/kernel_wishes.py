@@ -1,10 +1,12 @@
 """What a profile says about kernels by name: those to use and those to avoid, checked against ops and cards."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from firmtoken.compiler.cards import KernelCard
 from firmtoken.compiler.errors import PlanError, Refusal
+from firmtoken.compiler.kernel_fitness import Launch
+from firmtoken.compiler.kernel_refusals import Kernels, Used, name_by_phase
 from firmtoken.compiler.ops import OP_NAMES
 from firmtoken.schema.diagnostic import did_you_mean, listing
 from firmtoken.schema.profile import Avoid, Profile
@@ -30,14 +32,23 @@ class KernelWishes:
         return (*self.avoids.get(op, ()), *self.avoids.get(f"{op}.{phase}", ()))
 
 
+def covered_by(key: str, used: Sequence[Used], keys: Collection[str]) -> list[Used]:
+    """The launches that `key` speaks for: `op.phase` goes before `op`."""
+    return [
+        (op, phase, format_name)
+        for op, phase, format_name in used
+        if key == f"{op}.{phase}" or (key == op and f"{op}.{phase}" not in keys)
+    ]
+
+
 def read_wishes(
-    profile: Profile, used: Sequence[tuple[str, str, str]], cards: Sequence[KernelCard]
+    profile: Profile, used: Sequence[Used], cards: Sequence[KernelCard], launch: Launch
 ) -> KernelWishes:
-    """The wishes; raises `PlanError` with every name that does not exist or cannot be meant."""
+    """The wishes; raises `PlanError` with every name that does not exist or is for launches that there are not."""
     refusals = tuple(
         refusal
         for key, choice in profile.kernels.items()
-        for refusal in _faults(key, choice, used, cards)
+        for refusal in _faults(key, choice, used, cards, launch)
     )
     if refusals:
         raise PlanError(refusals)
@@ -54,8 +65,9 @@ def read_wishes(
 def _faults(
     key: str,
     choice: str | Avoid,
-    used: Sequence[tuple[str, str, str]],
+    used: Sequence[Used],
     cards: Sequence[KernelCard],
+    launch: Launch,
 ) -> Iterator[Refusal]:
     op = key.partition(".")[0]
     if op not in OP_NAMES:
@@ -67,40 +79,30 @@ def _faults(
         )
         return
     own = {card.name: card for card in cards if card.op == op}
+    covered = covered_by(key, used, ())
     names = choice.avoid if isinstance(choice, Avoid) else (choice,)
     for name in names:
         if name not in own:
+            kernels = Kernels(cards=tuple(own.values()), avoided=(), launch=launch)
+            near = did_you_mean(name, tuple(own))
             yield Refusal(
                 field=f"kernels.{key}",
                 message=f"`{op}` has no kernel `{name}`",
-                hint=did_you_mean(name, tuple(own)) or f"it has {listing(_callable(own))}",
+                hint=near or _to_name(covered, kernels),
                 code="unknown_kernel",
             )
-    if isinstance(choice, Avoid):
-        return
-    if not any(key in (name, f"{name}.{phase}") for name, phase, _ in used):
+    if not isinstance(choice, Avoid) and not covered:
         yield Refusal(
             field=f"kernels.{key}",
             message=f"this plan never launches `{key}`",
             hint="remove this line",
             code="contradiction",
         )
-    elif choice in own:
-        yield from _unusable(key, op, own[choice], used)
 
 
-def _callable(own: Mapping[str, KernelCard]) -> tuple[str, ...]:
-    return tuple(name for name, card in own.items() if not card.not_called)
-
-
-def _unusable(
-    key: str, op: str, card: KernelCard, used: Sequence[tuple[str, str, str]]
-) -> Iterator[Refusal]:
-    formats = {format_name for name, _, format_name in used if name == op}
-    if formats and not formats & set(card.formats):
-        yield Refusal(
-            field=f"kernels.{key}",
-            message=f"`{card.name}` takes {listing(card.formats)}, this plan has {listing(sorted(formats))}",
-            hint="remove this line, or change the format",
-            code="no_kernel",
-        )
+def _to_name(covered: Sequence[Used], kernels: Kernels) -> str:
+    """What may be named there instead."""
+    able = [card.name for card in kernels.usable(covered)]
+    if covered and able:
+        return f"use {' or '.join(f'`{name}`' for name in able)}"
+    return next(name_by_phase(covered, kernels), "remove this line")

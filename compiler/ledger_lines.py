@@ -1,6 +1,6 @@
 """The lines of both ledgers: what each byte is for, from the numbers of a split. No line is a remainder."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from firmtoken.compiler.facts import (
     Batches,
@@ -9,6 +9,7 @@ from firmtoken.compiler.facts import (
     ExpertSplit,
     Laid,
     ModelFacts,
+    Workspace,
 )
 from firmtoken.compiler.ledger import Ledger, Line
 from firmtoken.compiler.machine import Machine
@@ -64,8 +65,8 @@ def fixed_lines(
     facts: ModelFacts,
     batches: Batches,
     cache: CacheChoice,
-    candidates: Candidates,
     laid: Laid,
+    workspaces: Iterable[Workspace],
     *,
     captured: bool,
 ) -> tuple[Line, ...]:
@@ -93,11 +94,19 @@ def fixed_lines(
             because="token ids, positions, page tables, and what lives across a yield",
         ),
         line("tables", unit_bytes=laid.table_bytes, because="expert tables, recency, miss lists"),
-        line(
-            "workspace", unit_bytes=candidates.workspace_bytes, because="what the kernels ask for"
-        ),
+        *_workspace_lines(workspaces),
         *_cuda_lines(machine, batches, laid, captured=captured),
     )
+
+
+def _workspace_lines(workspaces: Iterable[Workspace]) -> Iterator[Line]:
+    for workspace in workspaces:
+        yield line(
+            f"workspace.{workspace.name}",
+            unit_bytes=workspace.bytes,
+            source=workspace.source,
+            because=workspace.because,
+        )
 
 
 def _cuda_lines(
@@ -178,7 +187,9 @@ def expert_lines(slot_bytes: int, experts: ExpertSplit) -> tuple[Line, ...]:
     ranges = experts.slots_per_layer
     least, most = min(ranges), max(ranges)
     each = f"{least}" if least == most else f"{least} or {most}"
-    staging = "both halves of whole-layer misses" if experts.ring == "whole" else "a ring in waves"
+    staging = "both halves of whole-layer misses"
+    if experts.waves > 1:
+        staging = f"both halves of a ring that a layer's misses pass in {experts.waves} waves"
     return tuple(
         line(
             name,
@@ -249,6 +260,11 @@ def base_host_lines(machine: Machine, laid: Laid) -> tuple[Line, ...]:
             because="interpreters and libraries of server and engine",
         ),
     )
+
+
+def pinned_bytes(lines: Iterable[Line]) -> int:
+    """What of these host lines must be pinned before the engine is ready."""
+    return sum(part.bytes for part in lines if part.name != "process")
 
 
 def snapshot_line(cache: CacheChoice, count: int, left: int) -> Line:

@@ -83,7 +83,7 @@ def _with_gpu(hardware: Hardware, gpu: Gpu) -> Machine:
         copy_rate=hardware.link.h2d,
         gather_rate=hardware.link.gather,
         host_memory=hardware.host.memory,
-        pinnable=hardware.host.pinnable,
+        pinnable=hardware.pinnable,
         shares_banks=_shares_banks(hardware),
     )
 

@@ -22,6 +22,8 @@ class Op:
     """Read-only operands, named by a weight row of the plan."""
     addresses: tuple[str, ...] = ()
     """Operands of which only the place (a range of expert slots) is used."""
+    indices: tuple[str, ...] = ()
+    """Numbers that say where in the loops of its program a launch stands; absent outside such a loop."""
     note: str
     """Shapes and meaning, one sentence or two."""
 
@@ -82,7 +84,8 @@ OPS = (
         reads=("ids?", "table"),
         writes=("map", "miss"),
         addresses=("staged",),
-        note="map[E] expert -> slot and miss = [count, (expert, slot)...]; all experts, or those in ids",
+        indices=("wave",),
+        note="map[E] expert -> slot and miss = [count, (expert, slot)...]; all, those in ids, or a wave of them",
     ),
     Op(
         name="admit",
@@ -105,9 +108,10 @@ OPS = (
     ),
     Op(
         name="moe_down",
-        reads=("a", "ids?", "slots?", "map?", "experts"),
+        reads=("a", "ids?", "slots?", "map?", "experts", "rows?"),
         writes=("rows",),
-        note="rows[T*k,H] = down a",
+        indices=("block",),
+        note="rows[T*k,H] = down a; a later wave keeps the rows of the earlier ones; a block has some of the H columns",
     ),
     Op(
         name="shared_expert",
@@ -120,7 +124,8 @@ OPS = (
         name="combine",
         reads=("rows", "wts", "s?", "hid"),
         writes=("hid",),
-        note="hid += sum over k of wts * rows, + s where given",
+        indices=("block",),
+        note="hid += sum over k of wts * rows, + s where given; a block adds to its own columns only",
     ),
     Op(
         name="snapshot",

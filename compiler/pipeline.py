@@ -1,13 +1,14 @@
 """`compile_profile`: the recipe, in order. Each pass takes exactly what it needs and returns its own frozen part."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from firmtoken.compiler.cards import KernelCard
 from firmtoken.compiler.choices import KernelChoice
 from firmtoken.compiler.expert_slots import slot_bytes, slot_parts
 from firmtoken.compiler.facts import Batches, CacheChoice, Candidates, ModelFacts, Split
 from firmtoken.compiler.family import Family
+from firmtoken.compiler.fits import Fits
 from firmtoken.compiler.machine import captures, describe_machine
 from firmtoken.compiler.passes.advise import advise
 from firmtoken.compiler.passes.allocate_buffers import allocate_buffers
@@ -19,43 +20,50 @@ from firmtoken.compiler.passes.choose_slot_format import choose_slot_format
 from firmtoken.compiler.passes.describe_model import describe_model
 from firmtoken.compiler.passes.estimate import estimate
 from firmtoken.compiler.passes.lower import lower
-from firmtoken.compiler.passes.name_kernels import formats_of, name_kernels, used_kernels
+from firmtoken.compiler.passes.name_kernels import (
+    formats_of,
+    name_kernels,
+    rows_for,
+    used_kernels,
+)
 from firmtoken.compiler.passes.place_memory import place_memory
 from firmtoken.compiler.passes.place_streams import place_streams
 from firmtoken.compiler.passes.set_thresholds import set_thresholds
 from firmtoken.compiler.passes.split_memory import split_memory
 from firmtoken.compiler.plan import Plan, SlotPart
+from firmtoken.compiler.slot_split import may_be_large
 from firmtoken.compiler.speed import describe_costs, split_residency
 from firmtoken.compiler.verify import verify
+from firmtoken.compiler.workspaces import sizes_of, workspaces_of
 from firmtoken.schema.profile import Profile
-
-PLACEMENTS = ("resident", "offload")
 
 
 def compile_profile(profile: Profile, cards: Sequence[KernelCard]) -> Plan:
     """The plan for this profile; raises `PlanError` with every reason why there is none."""
+    plan = draft_plan(profile, cards, advised=True)
+    verify(plan)
+    return plan
+
+
+def draft_plan(profile: Profile, cards: Sequence[KernelCard], *, advised: bool = False) -> Plan:
+    """The plan, not verified and without advice: enough to compare a wish with another; never to be run."""
     family, facts = describe_model(profile)
-    batches = bound_batches(profile, facts)
-    cache = choose_cache(profile, facts)
-    layouts = lay_out(profile, family, facts, batches, cache, cards)
-    split = split_memory(profile, facts, batches, cache, layouts.candidates)
-    if cache.snapshots and not split.snapshot_slots:
+    bench = Bench(family=family, facts=facts, cards=cards, snapshots=True)
+    fits = bench.refit(profile)
+    split = split_memory(fits, bench.refit)
+    if fits.cache.snapshots and not split.snapshot_slots:
         # Known only now: the host has no room for a single snapshot.
-        cache = without_snapshots(profile, cache)
-        layouts = lay_out(profile, family, facts, batches, cache, cards)
-        split = split_memory(profile, facts, batches, cache, layouts.candidates)
-    candidates, chosen = layouts.candidates, layouts.candidates.laid[split.placement]
+        bench = replace(bench, snapshots=False, known={})
+        fits = bench.refit(profile)
+        split = split_memory(fits, bench.refit)
+    batches, cache, candidates = fits.batches, fits.cache, fits.candidates
+    layouts, chosen = bench.layouts(profile), candidates.laid[split.experts.layout]
     machine = describe_machine(profile.hardware)
     costs = describe_costs(machine, facts, cache, candidates, chosen, captured=captures(profile))
     residency = split_residency(facts, split)
+    schedule = set_thresholds(profile, batches, split, costs, residency, cache.page_size)
 
-    def resplit(changed: Profile) -> Split:
-        """The memory of a changed profile; laid out again only where launches change."""
-        other, kept = bound_batches(changed, facts), choose_cache(changed, facts)
-        again = layouts if other == batches else lay_out(changed, family, facts, other, kept, cards)
-        return split_memory(changed, facts, other, kept, again.candidates)
-
-    plan = assemble(
+    return assemble(
         Parts(
             profile=profile,
             facts=facts,
@@ -73,19 +81,61 @@ def compile_profile(profile: Profile, cards: Sequence[KernelCard]) -> Plan:
                 candidates.slot_bytes,
                 shares_banks=machine.shares_banks,
             ),
-            schedule=set_thresholds(profile, batches, split, costs, residency, cache.page_size),
-            estimates=estimate(costs, residency, batches),
-            advice=advise(profile, resplit),
+            schedule=schedule,
+            estimates=estimate(
+                profile, costs, residency, batches, cache, split, schedule.on_demand_below
+            ),
+            advice=advise(profile, bench.resplit) if advised else (),
             cards=tuple(cards),
         )
     )
-    verify(plan)
-    return plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bench:
+    """Weighs wishes for one model: laid out again only where launches or caches differ."""
+
+    family: Family
+    facts: ModelFacts
+    cards: Sequence[KernelCard]
+    snapshots: bool
+    """Whether the host has room for a snapshot."""
+    known: "dict[tuple[Batches, CacheChoice], Layouts]" = field(default_factory=dict)
+
+    def layouts(self, wish: Profile) -> "Layouts":
+        """Programs and kernels of a wish; raises `PlanError` where it has none."""
+        # Words differ from wish to wish where nothing else does.
+        batches = replace(bound_batches(wish, self.facts), because="")
+        cache = replace(self._cache(wish), because="")
+        if (batches, cache) not in self.known:
+            self.known[batches, cache] = lay_out(
+                wish, self.family, self.facts, batches, cache, self.cards
+            )
+        return self.known[batches, cache]
+
+    def refit(self, wish: Profile) -> Fits:
+        """What a wish is weighed with."""
+        return Fits(
+            wish,
+            self.facts,
+            bound_batches(wish, self.facts),
+            self._cache(wish),
+            self.layouts(wish).candidates,
+            describe_machine(wish.hardware),
+        )
+
+    def resplit(self, wish: Profile) -> Split:
+        """The memory of a wish."""
+        return split_memory(self.refit(wish), self.refit)
+
+    def _cache(self, wish: Profile) -> CacheChoice:
+        cache = choose_cache(wish, self.facts)
+        return cache if self.snapshots else without_snapshots(cache)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layouts:
-    """Both placements, laid out with the kernels that they share."""
+    """Every possible layout, with the kernels that they share."""
 
     candidates: Candidates
     kernels: tuple[KernelChoice, ...]
@@ -101,38 +151,50 @@ def lay_out(
     cache: CacheChoice,
     cards: Sequence[KernelCard],
 ) -> Layouts:
-    """Programs, kernels, streams and activations of each placement."""
+    """Programs, kernels, streams and activations of each layout."""
     placed = {
-        placement: place_streams(
+        layout: place_streams(
             lower(
                 family,
                 facts,
                 batches,
-                placement=placement,
+                layout=layout,
                 snapshots=cache.snapshots,
                 captured=captures(profile),
             ),
             layout=profile.streams.layout,
         )
-        for placement in PLACEMENTS
+        for layout in _possible_layouts(profile, facts, batches)
     }
     slot_format = choose_slot_format(profile, cards)
     formats = formats_of(facts, cache, slot_format)
     used = used_kernels(tuple(programs for programs, _ in placed.values()), formats)
-    kernels = choose_kernels(profile, facts, cache, used, cards)
+    kernels = choose_kernels(profile, facts, batches, cache, used, cards)
     laid = {}
-    for placement, (programs, streams) in placed.items():
+    for layout, (programs, streams) in placed.items():
         named = name_kernels(programs, formats, kernels)
-        laid[placement] = allocate_buffers(
-            facts, batches, named, streams, placement=placement, page_size=cache.page_size
+        laid[layout] = allocate_buffers(
+            facts, batches, named, streams, layout=layout, page_size=cache.page_size
         )
     parts = slot_parts(slot_format, facts.hidden_size, facts.expert_width)
     candidates = Candidates(
         laid=laid,
         slot_bytes=slot_bytes(parts),
         bank_row_bytes=slot_bytes(parts),
-        workspace_bytes=sum(row.workspace_bytes for row in kernels),
+        workspaces={
+            layout: workspaces_of(
+                rows_for(programs, formats, kernels), sizes_of(profile, facts, batches)
+            )
+            for layout, (programs, _) in placed.items()
+        },
     )
     return Layouts(
         candidates=candidates, kernels=kernels, slot_format=slot_format, slot_parts=parts
     )
+
+
+def _possible_layouts(profile: Profile, facts: ModelFacts, batches: Batches) -> tuple[str, ...]:
+    # In waves the rows of a whole chunk wait for the last wave, so a span is one chunk.
+    span = profile.schedule.prefill_span
+    waves = may_be_large(facts) and (span == "auto" or span <= batches.moe_chunk)
+    return ("resident", "offload", "waves") if waves else ("resident", "offload")

@@ -58,9 +58,16 @@ class Placement:
         """Whether it holds something before any launch."""
         return self.buffer(value).kind in ("persistent", "host", "pinned")
 
+    def one_tile(self, value: Value) -> bool:
+        """Whether it has rows for one tile only."""
+        return self.buffer(value).shape[:1] == ("tile",)
+
     def view_of(self, value: Value) -> tuple[Value, ...]:
         """The values whose change voids this one."""
-        return tuple(Value(name, value.index) for name in self.buffer(value).view_of)
+        return tuple(
+            Value(name, value.index[: len(self.buffers[name].index)])
+            for name in self.buffer(value).view_of
+        )
 
     def _ordinal(self, axis: str, index: int, value: Value) -> int:
         layers = self.ordinals.get(axis)

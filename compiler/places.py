@@ -38,7 +38,7 @@ class Buffer:
     """`activation`, `persistent`, `view`, `pinned` or `host`."""
     space: str
     index: tuple[str, ...]
-    """Axis of each index: `layer`, `linear`, `full`, `chunk` or `owner`.
+    """Axis of each index: `layer`, `linear`, `full`, `chunk`, `wave` or `owner`.
 
     `owner` separates the open prefill (0) from the running batch (1): same bytes, disjoint pages and slots (A3).
     """
@@ -48,7 +48,7 @@ class Buffer:
     ring: tuple[int, ...]
     places: tuple[tuple[int, int], ...]
     view_of: tuple[str, ...]
-    """Names whose change voids this value; the index is the same."""
+    """Names whose change voids this value; their indices are the first of its own."""
     dtype: str
     shape: tuple[int | str, ...]
     """First entry may be a unit of rows: `tokens`, `tile`, `pairs` or `sequences`."""

@@ -25,6 +25,16 @@ class PlanProfile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PlanInputs:
+    """What else the fingerprint is made of, so that a stale lock can say which part changed."""
+
+    cards: str
+    """sha256 of all kernel cards."""
+    hazards: str
+    """sha256 of `hazards.yaml`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlanDevice:
     """Which device this plan is for; there is one plan per rank."""
 
@@ -255,6 +265,22 @@ class BytesPerToken:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Conversation:
+    """An agent's conversation alone on the machine: a first prompt, an answer, a turn, an answer (conversation.py)."""
+
+    prompt_tokens: int
+    prompt_s: float
+    """Until its first token, nothing cached."""
+    answer_tokens: int
+    """What admission sets aside for an answer."""
+    turn_tokens: int
+    turn_s: float
+    """Until the first token of a turn that finds prompt and answer in the prefix cache, if there is one."""
+    at_once: int
+    """Conversations of this length that run together; the next waits."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Estimates:
     """Predictions; `because` names the model and its constants."""
 
@@ -263,6 +289,9 @@ class Estimates:
     ttft_floor_s: float
     hit_rate: float
     bytes_per_token: BytesPerToken
+    bank_stream_s: float
+    """Every missing expert once over the link, what a pass over a prompt pays at least; 0 when all are resident."""
+    conversation: Conversation
     because: str
 
 
@@ -281,6 +310,7 @@ class Plan:
 
     schema: str
     fingerprint: str
+    inputs: PlanInputs
     profile: PlanProfile
     hardware: dict[str, object]
     """The resolved hardware facts, as data."""

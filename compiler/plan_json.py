@@ -101,6 +101,8 @@ def _item_to_data(item: Item) -> dict[str, Any]:
     if isinstance(item, When):
         return {"when": item.when, "body": body_to_data(item.body)}
     data: dict[str, Any] = msgspec.to_builtins(item)
+    if isinstance(item, Step) and not item.indices:
+        del data["indices"]
     return data
 
 

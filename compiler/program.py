@@ -4,7 +4,7 @@ A reference is `name`, `name[i]` or `name[i,j]`; an index is `var`, `int`, `var+
 `unroll` in `unroll.py` turns a template into the flat list that the runtime walks and the checker reads.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,11 +31,13 @@ class Step:
     """Unit of the launch: `tile`, `tokens` (of the chunk), `pairs`, `sequences` or `1`."""
     operands: dict[str, str]
     """Operand name -> reference; each is one of `reads`, `writes`, `weights` or `addresses`."""
+    indices: dict[str, str] = field(default_factory=dict)
+    """Keyword -> index: where in the loops it stands, for a kernel whose work depends on it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loop:
-    """`body` for each value of `loop` in 0..count-1; count is a bound of the program (`layers`, `chunks`, `tiles`)."""
+    """`body` for each value of `loop` in 0..count-1; count is a bound of the program (`layers`, `chunks`, ...)."""
 
     loop: str
     count: str
@@ -59,7 +61,7 @@ class BlockOf:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class When:
-    """`body` where the condition holds: `index < bound`, `index == int` or `kind == name`."""
+    """`body` where the condition holds: `index < limit`, `index == limit` (bound, int, variable), `kind == name`."""
 
     when: str
     body: "Body"
@@ -85,7 +87,7 @@ class Program:
     """Every side stream is joined before the end: needed of a captured program."""
     sizes: tuple[int, ...]
     bounds: dict[str, int]
-    """Largest legal count of each loop: `layers`, `chunks`, `tiles`."""
+    """Largest legal count of `layers`, `chunks`, `tiles`; the exact one of `waves` or `columns`, if there are any."""
     entry_waits: tuple[str, ...]
     body: Body
     blocks: dict[str, Body]
@@ -115,8 +117,15 @@ class BoundStep:
     holds: tuple[Value, ...]
     drops: tuple[Value, ...]
     operands: dict[str, Value]
+    indices: dict[str, int]
     at: dict[str, int]
-    """Loop variables: `l`, `c`, `t`."""
+    """Loop variables: `l`, `c`, `t`, `w`, `b`."""
+
+    @property
+    def continues(self) -> bool:
+        """Whether it adds rows to values of which others were written before: a tile, or rows that a span gathers."""
+        gathers = self.step.op == "copy" and self.at.get("c", 0) > 0
+        return gathers or self.at.get("t", 0) > 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -43,6 +43,17 @@ def seconds(value: float) -> str:
     return f"{value:.1f} s" if value >= 1 else f"{1000 * value:.3g} ms"
 
 
+def wait(value: float) -> str:
+    """`3.1 s`, `85 ms`: two digits, as people feel it."""
+    rounded = float(f"{value:.2g}")
+    return f"{value:.1f} s" if rounded >= 1 else f"{round(1000 * rounded, 6):g} ms"
+
+
+def count(number: int, noun: str) -> str:
+    """`1 request`, `4 requests`."""
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
 def shorthand(tokens: int) -> str:
     """The shortest exact way a profile writes tokens: 65,536 -> `64k`."""
     return f"{tokens // 1024}k" if tokens and tokens % 1024 == 0 else str(tokens)

@@ -7,9 +7,12 @@ by the same check, and before is transitive.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from firmtoken.compiler.happens_before import Launch, Stamp, before, stamp
 from firmtoken.compiler.program import Value
+
+C = TypeVar("C")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +32,8 @@ class Layout:
     persistent: Callable[[Value], bool]
     """Whether the value holds something before the first launch."""
     view_of: Callable[[Value], tuple[Value, ...]]
+    one_tile: Callable[[Value], bool] = lambda value: False
+    """Whether it holds the rows of one tile only, so that the next tile writes it anew."""
 
 
 @dataclass(slots=True)
@@ -51,7 +56,7 @@ class _Checker:
         self._faults: list[str] = []
         values = (value for launch in launches for value in (*launch.reads, *launch.writes))
         self._places = {value: layout.place(value) for value in dict.fromkeys(values)}
-        self._cells = _cut_cells(self._places)
+        self._cells = cut_cells(self._places, _Cell)
         self._versions: dict[Value, int] = {}
         self._seen: dict[Value, tuple[tuple[Value, int], ...]] = {}
 
@@ -60,6 +65,8 @@ class _Checker:
             if not launch.composed:
                 self._check_operands(launch)
             for value in launch.reads:
+                self._read(launch, when, value)
+            for value in kept(launch, self._layout):
                 self._read(launch, when, value)
             for value in launch.writes:
                 self._write(launch, when, value)
@@ -120,22 +127,29 @@ class _Checker:
         self._versions[value] = self._versions.get(value, 0) + 1
 
 
+def kept(launch: Launch, layout: Layout) -> tuple[Value, ...]:
+    """What a launch writes in part: the rows that are there already must still be there."""
+    if not launch.continues:
+        return ()
+    return tuple(v for v in launch.writes if v not in launch.reads and not layout.one_tile(v))
+
+
 def _overlap(one: Place, other: Place) -> bool:
     return one.arena == other.arena and one.start < other.end and other.start < one.end
 
 
-def _cut_cells(places: Mapping[Value, Place]) -> Mapping[Value, tuple[_Cell, ...]]:
-    """Elementary intervals of all places; each value gets the cells it covers."""
+def cut_cells(places: Mapping[Value, Place], make: Callable[[], C]) -> dict[Value, tuple[C, ...]]:
+    """Elementary intervals of all places, one `make()` each; a value gets those that it covers."""
     edges: dict[str, set[int]] = {}
     for place in places.values():
         assert place.start < place.end, "a value without bytes"
         edges.setdefault(place.arena, set()).update((place.start, place.end))
     index: dict[str, dict[int, int]] = {}
-    cells: dict[str, list[_Cell]] = {}
+    cells: dict[str, list[C]] = {}
     for arena, cuts in edges.items():
         ordered = sorted(cuts)
         index[arena] = {edge: number for number, edge in enumerate(ordered)}
-        cells[arena] = [_Cell() for _ in ordered]
+        cells[arena] = [make() for _ in ordered]
     return {
         value: tuple(
             cells[place.arena][index[place.arena][place.start] : index[place.arena][place.end]]

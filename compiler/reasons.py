@@ -117,6 +117,8 @@ def _explain_part(path: str, part: Mapping[str, Data]) -> list[str]:
             lines.append(f"  {key}:")
             for item in value:
                 lines += _explain_item(item, indent="    ")
+        elif isinstance(value, Mapping) and "lines" in value:
+            lines += _explain_part(f"{path}.{key}", value)
         else:
             lines.append(cut(f"  {key} = {_shown(value)}"))
     for rejected in part.get("rejected", ()):

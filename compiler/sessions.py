@@ -1,4 +1,8 @@
-"""Programs as launches for the checker: each alone, and the compositions of D5 (decode at every yield of a prefill)."""
+"""Programs as launches for the checker: each alone, and the compositions of D5 (decode at every yield of a prefill).
+
+The host is a stream of its own there: before each run it reads the tokens that the run before drew and writes the
+run's batch, which `embed` reads. It adds no order between `main` and side streams, though today's engine does.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,6 +13,9 @@ from firmtoken.compiler.plan import Programs
 from firmtoken.compiler.program import BoundStep, BoundYield, Flat, Program, Value
 from firmtoken.compiler.unroll import bind_all, unroll
 
+HOST = "host"
+DRAWN, ENQUEUED = Value("host.drawn"), Value("host.enqueued")
+"""A run's tokens are there; a run's batch is there, and its launches are on their streams."""
 PHASE = {"decode": "decode", "prefill": "prefill", "extend": "prefill", "park": "prefill"}
 
 
@@ -29,6 +36,23 @@ def cards_of(kernels: Sequence[KernelChoice]) -> Cards:
     return Cards(rows={(row.op, row.phase, row.kernel): row for row in kernels})
 
 
+def batch_of(program: str) -> Value:
+    """What the host writes for a run of a program: token ids, positions, page tables."""
+    return Value(f"{program}.batch")
+
+
+def host_turn(name: str, drawn: str) -> Launch:
+    """The host between two runs: it takes what `drawn` drew, and writes the batch of a run of `name`."""
+    return Launch(
+        label=f"host(after={drawn})" if drawn else "host",
+        stream=HOST,
+        reads=(Value(f"{drawn}.tokens"),) if drawn else (),
+        writes=(batch_of(name),),
+        waits=(DRAWN,),
+        records=(ENQUEUED,),
+    )
+
+
 def launch_of(step: BoundStep, program: str, cards: Cards) -> Launch:
     """A bound step as the checker sees it."""
     row = cards.row(step, program)
@@ -37,10 +61,11 @@ def launch_of(step: BoundStep, program: str, cards: Cards) -> Launch:
     return Launch(
         label=f"{program}.{step.step.op}({place})",
         stream=LEGACY_STREAM if row and row.ignores_stream else step.step.stream,
-        reads=step.reads,
+        reads=(*step.reads, batch_of(program)) if step.step.op == "embed" else step.reads,
         writes=step.writes,
         waits=step.waits,
-        records=step.records,
+        records=(*step.records, DRAWN) if step.step.op == "sample" else step.records,
+        continues=step.continues,
         in_place=frozenset(
             (step.operands[source], step.operands[target])
             for source, target in pairs
@@ -58,11 +83,12 @@ def inline(
     parked: tuple[Launch, ...] = (),
 ) -> Iterator[Launch]:
     """The launches of one run; at each yield the composed decode step, without what is held, and then `parked`."""
-    entry = bind_all(program.entry_waits, {})
+    entry = (*bind_all(program.entry_waits, {}), *(() if name == "park" else (ENQUEUED,)))
     held: set[Value] = set()
     for item in flat:
         if isinstance(item, BoundYield):
             if at_yield is not None:
+                yield host_turn("decode", "decode")
                 yield at_yield.step(frozenset(held), every_owner=False)
             yield from parked
             continue
@@ -98,13 +124,14 @@ class Composed:
             reads=reads,
             writes=writes,
             waits=self.waits,
+            records=(DRAWN,),
             composed=True,
         )
 
 
 def compose(name: str, program: Program, flat: Flat, cards: Cards) -> Composed:
     """Union of reads from outside and of all writes."""
-    reads: dict[Value, None] = {}
+    reads: dict[Value, None] = {batch_of(name): None}
     writes: dict[Value, None] = {}
     respects = True
     for item in flat:
@@ -121,7 +148,7 @@ def compose(name: str, program: Program, flat: Flat, cards: Cards) -> Composed:
         label=name,
         reads=tuple(reads),
         writes=tuple(writes),
-        waits=bind_all(program.entry_waits, {}),
+        waits=(*bind_all(program.entry_waits, {}), ENQUEUED),
         respects_holds=respects,
     )
 
@@ -150,8 +177,14 @@ def session(
     prefill = unroll(programs.prefill, kinds, chunks=chunks, tiles=(tiles,) * chunks)
     extend = unroll(programs.extend, kinds)
     launches: list[Launch] = []
+    drawn = [""]
+
+    def turn(name: str) -> None:
+        launches.append(host_turn(name, drawn[-1]))
+        drawn.append(name)
 
     def run_decode() -> None:
+        turn("decode")
         launches.append(decode.step(frozenset(), every_owner=True))
 
     park = _park(programs, kinds, cards)
@@ -160,7 +193,12 @@ def session(
         launches.extend(replace(launch, reads=_both_owners(launch.reads)) for launch in park)
 
     def run_prefill() -> None:
+        turn("prefill")
         launches.extend(inline("prefill", programs.prefill, prefill, cards, decode, park))
+
+    def run_extend() -> None:
+        turn("extend")
+        launches.extend(inline("extend", programs.extend, extend, cards))
 
     run_decode()
     run_decode()
@@ -169,9 +207,9 @@ def session(
     run_prefill()
     run_decode()
     run_decode()
-    launches.extend(inline("extend", programs.extend, extend, cards))
+    run_extend()
     run_park()
-    launches.extend(inline("extend", programs.extend, extend, cards))
+    run_extend()
     run_park()
     run_decode()
     return tuple(launches)

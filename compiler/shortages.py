@@ -1,99 +1,228 @@
-"""A shortage in words: what is needed, what there is, the field that asks for it, and the largest value that fits."""
+"""A shortage in words: what is needed, what there is, the field that asks for it, and the smallest change that fits.
 
-from collections.abc import Callable
+Every change that is proposed was weighed, with the launches and layouts that it leads to.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from firmtoken.compiler.errors import Refusal
+from firmtoken.compiler.errors import PlanError, Refusal
 from firmtoken.compiler.fits import Fit, Fits, Shortage
-from firmtoken.compiler.frontier import FLOORS, largest_fit, last_resident
-from firmtoken.compiler.passes.bound_batches import bound_batches, graph_batch_sizes
+from firmtoken.compiler.frontier import least_context
+from firmtoken.compiler.ledger import Line
+from firmtoken.compiler.ledger_lines import pinned_bytes
+from firmtoken.compiler.machine import Machine
 from firmtoken.compiler.quantities import enough, exactly, shorthand, size
+from firmtoken.compiler.wishes import (
+    Refit,
+    asked,
+    changed,
+    largest_context,
+    most_of,
+    most_requests,
+    weighed,
+)
 
 CODE = "does_not_fit"
 NEGLIGIBLE = 100
 """A line below this part of the whole is one of the others."""
+PLENTY = 2**45
+"""Bytes of a host that is not what is short."""
+MOST_ROUNDS = 4
 
 
-def refuse(fits: Fits, shortage: Shortage, most: int) -> Refusal:
+def refuse(fits: Fits, shortage: Shortage, refit: Refit) -> Refusal:
     """The one refusal for a shortage: what was asked explicitly is blamed first, then the machine."""
-    context = _asked_context(fits, most)
     if shortage.side == "host":
-        return _refuse_host(fits, shortage, most, context)
-    freed = _with_experts(fits, slots="auto")
-    if fits.profile.experts.slots != "auto" and isinstance(freed.best(context), Fit):
-        return _refuse_slots(fits, shortage, context)
-    freed = _with_serving(fits, pool="auto")
-    if fits.profile.serving.pool != "auto" and isinstance(freed.best(context), Fit):
-        return _refuse_pool(fits, shortage, freed)
-    largest = largest_fit(fits, most, fits.placements)
-    if fits.profile.experts.placement == "resident":
-        return _refuse_resident(fits, shortage, largest, context)
-    if isinstance(largest, Fit) and fits.profile.serving.context != "auto":
-        return _refuse_context(fits, shortage, largest)
-    return _refuse_device(fits, shortage, largest, context)
+        return _refuse_host(fits, shortage, refit)
+    profile = fits.profile
+    for field in ("experts.slots", "serving.pool"):
+        if asked(profile, field) != "auto" and weighed(refit, changed(profile, field, "auto")):
+            return _refuse_number(fits, shortage, refit, field)
+    if profile.experts.placement == "resident":
+        return _refuse_resident(fits, shortage, refit)
+    largest = largest_context(fits, refit)
+    if largest:
+        return _refuse_context(fits, shortage, refit, largest)
+    return _refuse_device(fits, shortage, refit)
 
 
-def _with_experts(fits: Fits, **values: str | int) -> Fits:
-    experts = fits.profile.experts.model_copy(update=values)
-    return fits.of(fits.profile.model_copy(update={"experts": experts}))
+def _refuse_number(fits: Fits, shortage: Shortage, refit: Refit, field: str) -> Refusal:
+    """A number of slots, or of tokens in the pool, without which the rest fits."""
+    number = asked(fits.profile, field)
+    assert isinstance(number, int), "only a number can be too large"
+    pool = field == "serving.pool"
+    # A pool must hold what one request may, a layer one slot at least.
+    least = _held(fits) if pool else fits.facts.num_layers
+    most = most_of(
+        range(least, number),
+        lambda fewer: weighed(refit, changed(fits.profile, field, fewer)) is not None,
+    )
+    fewer = f"at most {most}, or to " if most else ""
+    what = f"a pool of `{number}` tokens" if pool else f"`{number}` slots beside this context"
+    return _refusal(
+        field,
+        _needs(shortage, what),
+        (*_narrow_keys(fits, refit), f"set `{field}` to {fewer}`auto`"),
+        shortage,
+    )
 
 
-def _with_serving(fits: Fits, **values: str) -> Fits:
-    serving = fits.profile.serving.model_copy(update=values)
-    return fits.of(fits.profile.model_copy(update={"serving": serving}))
+def _held(fits: Fits) -> int:
+    """What one request may hold, as it was asked for."""
+    return (
+        fits.facts.max_positions if fits.profile.serving.context == "max" else least_context(fits)
+    )
 
 
-def _asked_context(fits: Fits, most: int) -> int:
-    """The context as asked, or the smallest that would be settled for."""
-    asked, page = fits.profile.serving.context, fits.cache.page_size
-    if isinstance(asked, int):
-        return min(asked, most)
-    if asked == "max":
-        return min(most, page)
-    # `auto` halves its floor while a page is left of it.
-    floor = min(most, FLOORS[fits.profile.serving.prefer])
-    while floor // 2 >= page:
-        floor //= 2
-    return floor
+def _refuse_resident(fits: Fits, shortage: Shortage, refit: Refit) -> Refusal:
+    total = fits.facts.total_experts
+    remedies = [*_narrow_keys(fits, refit)]
+    largest = largest_context(fits, refit)
+    if largest:
+        remedies.append(f"set `serving.context` to at most {largest}")
+    free = weighed(refit, changed(fits.profile, "experts.placement", "auto"))
+    if free is not None:
+        remedies.append(f"use `experts.placement: auto` ({free.slots:,} of {total:,} fit)")
+    return _refusal(
+        "experts.placement",
+        _needs(shortage, f"all {total:,} experts"),
+        remedies or (f"it takes {_larger_device(fits, shortage, refit)}",),
+        shortage,
+    )
 
 
-def _refuse_host(fits: Fits, shortage: Shortage, most: int, context: int) -> Refusal:
-    roomy = _with_roomy_host(fits)
-    found = roomy.best(context)
+def _refuse_context(fits: Fits, shortage: Shortage, refit: Refit, largest: int) -> Refusal:
+    wanted, own = fits.profile.serving.context, fits.facts.max_positions
+    what = f"a context of `{wanted}` tokens"
+    if not isinstance(wanted, int):
+        # `auto` and `max` lay launches out for the longest prompt of the model, a number for no more than itself.
+        what = f"`serving.context: {wanted}` with chunks of {fits.batches.moe_chunk:,} tokens"
+    elif wanted > own:
+        what = f"the model's {own:,} tokens of context (`{wanted}` were asked for)"
+    shown = shorthand(largest)
+    note = f" (`{shown}`)" if shown != str(largest) else ""
+    remedies = [*_narrow_keys(fits, refit), f"set `serving.context` to at most {largest}{note}"]
+    if len(remedies) == 1 and fits.cache.kv_dtype == "bf16":
+        remedies += _context_beside(fits, refit, "cache.kv_dtype", "fp8", largest)
+    return _refusal("serving.context", _needs(shortage, what), remedies, shortage)
+
+
+def _refuse_device(fits: Fits, shortage: Shortage, refit: Refit) -> Refusal:
+    """No context fits beside so many requests, or beside what else was asked for."""
+    requests = most_requests(fits, refit)
+    larger = f"it takes {_larger_device(fits, shortage, refit)}"
+    if requests:
+        fewer = f"set `serving.requests` to at most {requests}"
+        what = f"`{fits.requests}` requests"
+        remedies = (*_narrow_keys(fits, refit), fewer, larger)
+        return _refusal("serving.requests", _needs(shortage, what), remedies, shortage)
+    for field, value in (
+        ("experts.slots", "auto"),
+        ("serving.pool", "auto"),
+        ("serving.requests", 1),
+    ):
+        here = asked(fits.profile, field)
+        beside = tuple(_context_beside(fits, refit, field, value, 0)) if here != value else ()
+        if beside:
+            what = f"this context and `{field}: {here}`"
+            return _refusal("serving.context", _needs(shortage, what), (*beside, larger), shortage)
+    smallest = _smallest(fits, refit) or shortage
+    if smallest.needed != shortage.needed:
+        larger = f"{larger} for this context"
+    return _refusal(
+        fits.machine.memory_field, _needs(smallest, "even the smallest plan"), (larger,), smallest
+    )
+
+
+def _smallest(fits: Fits, refit: Refit) -> Shortage | None:
+    """What even a context of a page lacks, with the launches of one."""
+    page = max(2, min(fits.cache.page_size, fits.facts.max_positions))
+    try:
+        found = refit(changed(fits.profile, "serving.context", page)).best(page)
+    except PlanError:
+        return None
+    return found if isinstance(found, Shortage) else None
+
+
+def _narrow_keys(fits: Fits, refit: Refit) -> Iterator[str]:
+    """FP8 keys and values cost least of what is asked for: they come before fewer experts, tokens or requests."""
+    narrow = changed(fits.profile, "cache.kv_dtype", "fp8")
+    if fits.cache.kv_dtype == "bf16" and weighed(refit, narrow):
+        yield "set `cache.kv_dtype` to `fp8`"
+
+
+def _context_beside(
+    fits: Fits, refit: Refit, field: str, value: object, above: int
+) -> Iterator[str]:
+    """The largest context beside another change, if it is above what fits without."""
+    try:
+        largest = largest_context(refit(changed(fits.profile, field, value)), refit)
+    except PlanError:
+        return
+    if largest > above:
+        yield f"with `{field}: {value}` set `serving.context` to at most {largest}"
+
+
+def _larger_device(fits: Fits, shortage: Shortage, refit: Refit) -> str:
+    """The least memory with which this would fit: a larger device may get longer chunks, which take more."""
+    needed, profile = shortage.needed + fits.machine.reserve, fits.profile
+    for _ in range(MOST_ROUNDS):
+        there = refit(changed(profile, fits.machine.memory_field, needed))
+        found = there.best(least_context(there))
+        if isinstance(found, Fit) or found.side == "host":
+            break
+        needed = found.needed + fits.machine.reserve
+    return f"`{fits.machine.memory_field}` of at least `{enough(needed)}`"
+
+
+# The host
+
+
+def _refuse_host(fits: Fits, shortage: Shortage, refit: Refit) -> Refusal:
+    host_of = changed(fits.profile, "hardware.host.memory", PLENTY)
+    roomy = refit(changed(host_of, "hardware.host.pinnable", PLENTY))
+    found = roomy.best(least_context(roomy))
     host = fits.hosts[found.placement]
     # What the device would hold decides what the host must: all experts on it need no bank.
     lacking = host if isinstance(host, Shortage) else shortage
-    remedy = _host_remedy(fits, lacking)
+    remedy = host_remedy(fits.machine, lacking.lines)
     if isinstance(found, Shortage):
         # A larger host alone would only meet the next refusal.
-        device = refuse(roomy, found, most)
+        device = refuse(roomy, found, refit)
         return replace(device, hint=f"{remedy} as well; {device.hint}")
-    bank = next((part for part in lacking.lines if part.name == "bank"), None)
-    what = f"the bank of {bank.count:,} experts and the engine" if bank else "the engine"
     pinned = lacking.available != fits.machine.host_memory
     verb = "must be pinned" if pinned else "are needed"
     field = "hardware.host.pinnable" if pinned else "hardware.host.memory"
-    other = _without_bank(fits, most, context, field)
+    other = _without_bank(fits, refit, field)
     if other is not None:
         field, instead = other
         remedy = f"{instead}, or {remedy}"
     return Refusal(
         field=field,
-        message=f"the host is too small for {what}: {exactly(lacking.needed)} {verb}, "
+        message=f"the host is too small for {_host_needs(lacking)}: {exactly(lacking.needed)} {verb}, "
         f"there are {exactly(lacking.available)}",
         hint=remedy,
         code=CODE,
     )
 
 
-def _host_remedy(fits: Fits, lacking: Shortage) -> str:
-    """What the host must have: of memory, and of memory that can be pinned."""
-    machine = fits.machine
-    total = sum(part.bytes for part in lacking.lines)
-    pinned = sum(part.bytes for part in lacking.lines if part.name != "process")
+def _host_needs(lacking: Shortage) -> str:
+    lines = {part.name: part for part in lacking.lines}
+    what = ["the engine"]
+    if "bank" in lines:
+        what.insert(0, f"the bank of {lines['bank'].count:,} experts")
+    if "snapshots" in lines:
+        each = size(lines["snapshots"].unit_bytes)
+        what.append(f"one snapshot of {each}, which may take an eighth of what is left")
+    return " and ".join(what)
+
+
+def host_remedy(machine: Machine, lines: Sequence[Line]) -> str:
+    """What the host must have for these lines: of memory, and of memory that can be pinned."""
     wanted = (
-        ("memory", total, machine.host_memory),
-        ("pinnable", pinned, machine.pinnable),
+        ("memory", sum(part.bytes for part in lines), machine.host_memory),
+        ("pinnable", pinned_bytes(lines), machine.pinnable),
     )
     return "it takes " + " and ".join(
         f"`hardware.host.{name}` of at least `{enough(needed)}`"
@@ -102,170 +231,29 @@ def _host_remedy(fits: Fits, lacking: Shortage) -> str:
     )
 
 
-def _without_bank(fits: Fits, most: int, context: int, scarce: str) -> tuple[str, str] | None:
-    """The field to blame and how to do without a bank, if that is possible: a wish alone may ask for one."""
-    for name in ("slots", "placement"):
-        freed = _with_experts(fits, **{name: "auto"})
-        asked = fits.profile.experts.model_dump()[name]
-        if asked != "auto" and isinstance(freed.best(context), Fit):
-            return (
-                f"experts.{name}",
-                f"set `experts.{name}` to `auto`: the device holds every expert",
-            )
-    resident = last_resident(fits, most)
-    if resident is None:
-        return None
-    return (
-        scarce,
-        f"set `serving.context` to at most {resident.context}, where every expert fits the device",
-    )
-
-
-def _with_roomy_host(fits: Fits) -> Fits:
-    machine = replace(fits.machine, host_memory=2**62, pinnable=2**62)
-    return Fits(fits.profile, fits.facts, fits.batches, fits.cache, fits.candidates, machine)
-
-
-def _with_requests(fits: Fits, requests: int) -> Fits:
-    # Activations stay as they are laid out for more requests: a little too large, never too small.
-    batches = replace(
-        fits.batches, max_num_seqs=requests, graph_batch_sizes=graph_batch_sizes(requests)
-    )
-    return Fits(fits.profile, fits.facts, batches, fits.cache, fits.candidates, fits.machine)
-
-
-def _refuse_slots(fits: Fits, shortage: Shortage, context: int) -> Refusal:
-    most = _most_slots(fits, context)
-    fewer = f"at most {most}, or to " if most else ""
-    return Refusal(
-        field="experts.slots",
-        message=_needs(shortage, f"`{fits.profile.experts.slots}` slots beside this context"),
-        hint=f"set `experts.slots` to {fewer}`auto`; {_ledger(shortage)}",
-        code=CODE,
-    )
-
-
-def _most_slots(fits: Fits, context: int) -> int:
-    """The most slots that may be asked for, 0 for none: more than `auto` takes, which keeps room for a longer span."""
-    asked = fits.profile.experts.slots
-    assert asked != "auto", "only a number can be too large"
-    return _most(
-        range(fits.facts.num_layers, asked),
-        lambda slots: _with_experts(fits, slots=slots).best(context),
-    )
-
-
-def _refuse_resident(
-    fits: Fits, shortage: Shortage, largest: Fit | Shortage, context: int
-) -> Refusal:
-    offload = _with_experts(fits, placement="offload").best(context)
-    remedies = []
-    if isinstance(largest, Fit):
-        remedies.append(f"set `serving.context` to at most {largest.context}")
-    if isinstance(offload, Fit):
+def _without_bank(fits: Fits, refit: Refit, scarce: str) -> tuple[str, str] | None:
+    """The field to blame and how to do with this host, if that is possible: a wish alone may ask for more."""
+    for field, why in (
+        ("experts.slots", "the device holds every expert"),
+        ("experts.placement", "the device holds every expert"),
+        ("cache.type", "prefixes are not cached then"),
+    ):
+        if asked(fits.profile, field) != "auto" and weighed(
+            refit, changed(fits.profile, field, "auto")
+        ):
+            return field, f"set `{field}` to `auto`: {why}"
+    remedies = [*_narrow_keys(fits, refit)]
+    largest = largest_context(fits, refit)
+    if largest:
         remedies.append(
-            f"use `experts.placement: auto` ({offload.slots:,} of {fits.facts.total_experts:,} fit)"
+            f"set `serving.context` to at most {largest}, where every expert fits the device"
         )
-    if not remedies:
-        remedies.append(f"it takes {_larger_device(fits, shortage)}")
-    return Refusal(
-        field="experts.placement",
-        message=_needs(shortage, f"all {fits.facts.total_experts:,} experts"),
-        hint=f"{', or '.join(remedies)}; {_ledger(shortage)}",
-        code=CODE,
-    )
+    return (scarce, ", or ".join(remedies)) if remedies else None
 
 
-def _refuse_pool(fits: Fits, shortage: Shortage, freed: Fits) -> Refusal:
-    asked = fits.profile.serving.pool
-    assert asked != "auto", "only a number can be too large"
-    largest = largest_fit(freed, asked, freed.placements)
-    most = largest.pool if isinstance(largest, Fit) else 0
-    context = fits.profile.serving.context
-    held = fits.facts.max_positions if context == "max" else context
-    # A pool must hold what one request may, as it was asked for.
-    smaller = "" if isinstance(held, int) and most < held else f"at most {most}, or to "
-    return Refusal(
-        field="serving.pool",
-        message=_needs(shortage, f"a pool of `{asked}` tokens"),
-        hint=f"set `serving.pool` to {smaller}`auto`; {_ledger(shortage)}",
-        code=CODE,
-    )
-
-
-def _refuse_context(fits: Fits, shortage: Shortage, largest: Fit) -> Refusal:
-    asked = fits.profile.serving.context
-    shown = shorthand(largest.context)
-    note = f" (`{shown}`)" if shown != str(largest.context) else ""
-    own = fits.facts.max_positions
-    what = f"a context of `{asked}` tokens"
-    if isinstance(asked, int) and asked > own:
-        what = f"the model's {own:,} tokens of context (`{asked}` were asked for)"
-    return Refusal(
-        field="serving.context",
-        message=_needs(shortage, what),
-        hint=f"set `serving.context` to at most {largest.context}{note}; {_ledger(shortage)}",
-        code=CODE,
-    )
-
-
-def _refuse_device(
-    fits: Fits, shortage: Shortage, largest: Fit | Shortage, context: int
-) -> Refusal:
-    least = largest if isinstance(largest, Shortage) else shortage
-    requests = _most_requests(fits, context)
-    field, what = fits.machine.memory_field, "even the smallest plan"
-    larger = f"it takes {_larger_device(fits, shortage)}"
-    if least.needed != shortage.needed:
-        larger = f"{larger} for this context"
-    if requests:
-        field, what, least = "serving.requests", f"`{fits.requests}` requests", shortage
-        larger = f"set `serving.requests` to at most {requests}, or {larger}"
-    return Refusal(
-        field=field,
-        message=_needs(least, what),
-        hint=f"{larger}; {_ledger(least)}",
-        code=CODE,
-    )
-
-
-def _larger_device(fits: Fits, shortage: Shortage) -> str:
-    needed = shortage.needed + fits.machine.reserve
-    least = f"`{fits.machine.memory_field}` of at least `{enough(needed)}`"
-    chunk = fits.batches.moe_chunk
-    if _chunk_there(fits, needed) == chunk:
-        return least
-    return f"{least} with `schedule.prefill_chunk: {chunk}` (`auto` takes longer ones there)"
-
-
-def _chunk_there(fits: Fits, memory: int) -> int:
-    """The chunk that a device of that size would get."""
-    hardware = fits.profile.hardware
-    if hardware.gpu is None:
-        return fits.batches.moe_chunk
-    gpu = hardware.gpu.model_copy(update={"memory": memory})
-    larger = hardware.model_copy(update={"gpu": gpu})
-    profile = fits.profile.model_copy(update={"hardware": larger})
-    return bound_batches(profile, fits.facts).moe_chunk
-
-
-def _most_requests(fits: Fits, context: int) -> int:
-    """The most requests beside which the context fits; 0 if it fits beside none."""
-    return _most(
-        range(1, fits.requests), lambda requests: _with_requests(fits, requests).best(context)
-    )
-
-
-def _most(numbers: range, weigh: Callable[[int], Fit | Shortage]) -> int:
-    """The largest of `numbers` that fits, where all below one that fits do too; 0 if none does."""
-    low, high = numbers.start - 1, numbers.stop - 1
-    while low < high:
-        middle = (low + high + 1) // 2
-        if isinstance(weigh(middle), Fit):
-            low = middle
-        else:
-            high = middle - 1
-    return low if low in numbers else 0
+def _refusal(field: str, message: str, remedies: Iterable[str], shortage: Shortage) -> Refusal:
+    hint = f"{', or '.join(remedies)}; {_ledger(shortage)}"
+    return Refusal(field=field, message=message, hint=hint, code=CODE)
 
 
 def _needs(shortage: Shortage, what: str) -> str:

@@ -78,7 +78,7 @@ def _machine(hardware: Hardware, gpu: Gpu) -> dict[str, Found]:
         "memory": (gpu.memory,),
         "shared_memory": (gpu.shared_memory_per_block,),
         "banks": host.banks,
-        "pinnable_percent": (100 * host.pinnable // host.memory,),
+        "pinnable_percent": (100 * hardware.pinnable // host.memory,),
     }
 
 

@@ -8,8 +8,10 @@ from firmtoken.compiler.facts import ExpertSplit, ModelFacts
 STAGING_SLOTS = 64
 STAGING_SHARE = 0.04
 """Two halves of whole-layer misses may take `STAGING_SLOTS` or this share of all slots, whichever is more."""
-RINGS = (128, 96)
-"""Slots of a ring that moves in waves: the largest that takes no more than `STAGING_SHARE`, else the last."""
+RING_SLOTS = 128
+"""The most slots of a ring that moves a layer's misses in waves (D8: 96-128)."""
+LEAST_WAVES = 2
+"""The number of waves is even, so that wave `w` of every layer lies in half `w % 2`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,42 +28,30 @@ def resident_split(facts: ModelFacts) -> ExpertSplit:
         staging_slots=0,
         overflow_slots=0,
         ring="none",
+        waves=0,
     )
 
 
-def fill_slots(
-    facts: ModelFacts, requests: int, have: int, *, waves: bool
-) -> ExpertSplit | NoSlots:
-    """The most cached experts that `have` slots allow, staging and overflow included.
-
-    `waves`: whether the programs can take a layer's misses in several waves through a smaller ring.
-    """
-    overflow = overflow_slots(facts, requests)
-    whole = _most_slots(facts, have - overflow)
-    if whole is not None and (not waves or _is_small(facts, whole)):
-        return _split(facts, whole, _whole_staging(facts, whole), overflow, "whole")
-    for ring in RINGS if waves else ():
-        slots = min(have - overflow - ring, facts.total_experts)
-        fits = slots >= facts.num_layers and (ring <= STAGING_SHARE * slots or ring == RINGS[-1])
-        if fits and ring < _whole_staging(facts, slots):
-            return _split(facts, slots, ring, overflow, "waves")
-    if whole is None:
-        staging = _whole_staging(facts, facts.num_layers)
-        staging = min(RINGS[-1], staging) if waves else staging
-        return NoSlots(needed=facts.num_layers + overflow + staging)
-    return _split(facts, whole, _whole_staging(facts, whole), overflow, "whole")
+def fill_slots(facts: ModelFacts, requests: int, have: int, layout: str) -> ExpertSplit | NoSlots:
+    """The most cached experts that `have` slots allow, staging and overflow included."""
+    left = have - overflow_slots(facts, requests)
+    slots = _most_slots(facts, left) if layout == "offload" else _most_slots_in_waves(facts, left)
+    if slots is not None:
+        return exact_slots(facts, requests, slots, layout)
+    return NoSlots(needed=_least_slots(facts, layout) + overflow_slots(facts, requests))
 
 
-def exact_slots(facts: ModelFacts, requests: int, slots: int, *, waves: bool) -> ExpertSplit:
+def exact_slots(facts: ModelFacts, requests: int, slots: int, layout: str) -> ExpertSplit:
     """Exactly `slots` cached experts, with the staging and overflow that they need."""
-    overflow = overflow_slots(facts, requests)
-    whole = _whole_staging(facts, slots)
-    if not waves or _is_small(facts, slots):
-        return _split(facts, slots, whole, overflow, "whole")
-    ring = next((ring for ring in RINGS if ring <= STAGING_SHARE * slots), RINGS[-1])
-    if whole <= ring:
-        return _split(facts, slots, whole, overflow, "whole")
-    return _split(facts, slots, ring, overflow, "waves")
+    misses = _misses(facts, slots)
+    waves = 1 if layout == "offload" else _num_waves(misses)
+    return ExpertSplit(
+        slots_per_layer=deal(slots, facts.num_layers),
+        staging_slots=2 * -(-misses // waves),
+        overflow_slots=overflow_slots(facts, requests),
+        ring="whole" if waves == 1 else "waves",
+        waves=waves,
+    )
 
 
 def overflow_slots(facts: ModelFacts, requests: int) -> int:
@@ -69,13 +59,36 @@ def overflow_slots(facts: ModelFacts, requests: int) -> int:
     return min(requests * facts.experts_per_token, facts.experts_per_layer)
 
 
-def _is_small(facts: ModelFacts, slots: int) -> bool:
-    return _whole_staging(facts, slots) <= max(STAGING_SLOTS, STAGING_SHARE * slots)
+def is_small(split: ExpertSplit) -> bool:
+    """Whether two halves of whole-layer misses cost so little that waves could save nothing (D8)."""
+    return split.staging_slots <= max(STAGING_SLOTS, STAGING_SHARE * sum(split.slots_per_layer))
 
 
-def _whole_staging(facts: ModelFacts, slots: int) -> int:
-    # Two halves, each as large as the misses of the layer with the fewest slots; never empty, so that it has a place.
-    return 2 * max(1, facts.experts_per_layer - slots // facts.num_layers)
+def may_be_large(facts: ModelFacts) -> bool:
+    """Whether any number of slots needs staging for which waves could pay."""
+    return 2 * (facts.experts_per_layer - 1) > STAGING_SLOTS
+
+
+def _misses(facts: ModelFacts, slots: int) -> int:
+    # Of the layer with the fewest slots; never none, so that the staging range has a place.
+    return max(1, facts.experts_per_layer - slots // facts.num_layers)
+
+
+def _num_waves(misses: int) -> int:
+    # The fewest with a ring of at most RING_SLOTS; equal waves leave no slot of a half unused.
+    least = -(-misses // (RING_SLOTS // 2))
+    return max(LEAST_WAVES, least + least % 2)
+
+
+def _least_slots(facts: ModelFacts, layout: str) -> int:
+    """The fewest slots that can run, staging included: not always one a layer, since fewer misses need less staging."""
+
+    def needed(each: int) -> int:
+        misses = _misses(facts, facts.num_layers * each)
+        waves = 1 if layout == "offload" else _num_waves(misses)
+        return facts.num_layers * each + 2 * -(-misses // waves)
+
+    return min(map(needed, range(1, facts.experts_per_layer + 1)))
 
 
 def _most_slots(facts: ModelFacts, left: int) -> int | None:
@@ -83,22 +96,28 @@ def _most_slots(facts: ModelFacts, left: int) -> int | None:
     layers = facts.num_layers
 
     def needed(each: int) -> int:
-        return layers * each + _whole_staging(facts, layers * each)
+        return layers * each + 2 * _misses(facts, layers * each)
 
+    if layers == 1:
+        # Each slot saves two of staging until one expert is missing: need falls up to there.
+        most = facts.experts_per_layer
+        return next((each for each in (most, most - 1) if each and needed(each) <= left), None)
     each = bisect_right(range(facts.experts_per_layer + 1), left, key=needed) - 1
     if each < 1 or needed(each) > left:
         return None
-    spare = left - _whole_staging(facts, layers * each)
+    spare = left - 2 * _misses(facts, layers * each)
     return min(spare, layers * (each + 1) - 1, facts.total_experts)
 
 
-def _split(facts: ModelFacts, slots: int, staging: int, overflow: int, ring: str) -> ExpertSplit:
-    return ExpertSplit(
-        slots_per_layer=deal(slots, facts.num_layers),
-        staging_slots=staging,
-        overflow_slots=overflow,
-        ring=ring,
-    )
+def _most_slots_in_waves(facts: ModelFacts, left: int) -> int | None:
+    # Another number of waves makes a ring smaller by leaps, so need does not grow with n: from the most down.
+    layers = facts.num_layers
+    for each in range(min(facts.experts_per_layer, left // layers), 0, -1):
+        misses = _misses(facts, layers * each)
+        spare = left - 2 * -(-misses // _num_waves(misses))
+        if spare >= layers * each:
+            return min(spare, layers * (each + 1) - 1, facts.total_experts)
+    return None
 
 
 def deal(slots: int, layers: int) -> tuple[int, ...]:

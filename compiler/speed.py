@@ -2,31 +2,22 @@
 
 from dataclasses import dataclass
 
+from firmtoken.compiler.estimate_constants import (
+    ADMISSION_S,
+    DECODE_EFFICIENCY,
+    KERNEL_S,
+    LAYER_S,
+    ON_DEMAND_S,
+    PREFILL_BANDWIDTH_EFFICIENCY,
+    PREFILL_EFFICIENCY,
+    PREFILL_PROBE,
+    REFERENCE_DEPTH,
+    REFERENCE_OUTPUT,
+    REFERENCE_PROMPT,
+)
 from firmtoken.compiler.facts import CacheChoice, Candidates, Laid, ModelFacts, Split
 from firmtoken.compiler.hit_rates import hit_rate, miss_rate
 from firmtoken.compiler.machine import Machine
-
-DECODE_EFFICIENCY = 0.6
-"""Share of the memory bandwidth that a decode step reaches (performance.md 2.2: fits six public results)."""
-PREFILL_BANDWIDTH_EFFICIENCY = 0.8
-"""The same for the long reads of a prefill (prototype.md 4)."""
-PREFILL_EFFICIENCY = 0.45
-"""Share of dense peak: 74 of 165 TFLOP/s on a 4090, 450 of 989 on an H200 (performance.md 2.3)."""
-LAYER_S = 20e-6
-"""Fixed time of a layer, captured or in a prefill (performance.md 2.2)."""
-KERNEL_S = 6e-6
-"""Least time of one kernel in a graph: 370 launches took 2.2 ms where bytes did not count (performance.md 2.2)."""
-ADMISSION_S = 12e-6
-"""Of a layer's expert table when experts are offloaded (prototype.md 2.2)."""
-ON_DEMAND_S = 30e-6
-"""Per layer: route, read the miss list, start the fetch (prototype.md 4)."""
-
-REFERENCE_PROMPT = 2_000
-"""Uncached prompt tokens of the reference turn (D16)."""
-REFERENCE_OUTPUT = 400
-REFERENCE_DEPTH = 8 * 1024
-PREFILL_PROBE = 8 * 1024
-"""Prompt whose speed is quoted as prefill tokens/s."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +27,11 @@ class Costs:
     machine: Machine
     captured: bool
     """Whether decode steps are CUDA graphs."""
+    overlaps: bool
+    """Whether expert copies have a stream of their own, so that a layer's come while the one before computes."""
     layers: int
+    full_layers: int
+    """Those with attention over everything before."""
     experts: int
     """Of a layer."""
     routed: int
@@ -47,6 +42,11 @@ class Costs:
     state_bytes: int
     """Of one sequence."""
     active_parameters: int
+    """That a token multiplies with in the layers."""
+    expert_parameters: int
+    """Those of them that are routed experts'."""
+    head_parameters: int
+    """That the last token of a sequence multiplies with after the layers."""
     flops_per_pair: int
     launches: int
     """Of a decode step."""
@@ -61,6 +61,8 @@ class Residency:
     total: int
     span: int
     """Tokens of one pass over the layers."""
+    waves: int = 1
+    """In how many parts a layer's missing experts pass through a smaller ring; 1: all at once, a layer ahead (D8)."""
 
     @property
     def fraction(self) -> float:
@@ -105,7 +107,9 @@ def describe_costs(
     return Costs(
         machine=machine,
         captured=captured,
+        overlaps=laid.streams.layout == "two",
         layers=facts.num_layers,
+        full_layers=facts.num_full,
         experts=facts.experts_per_layer,
         routed=facts.experts_per_token,
         slot_bytes=candidates.slot_bytes,
@@ -113,6 +117,8 @@ def describe_costs(
         kv_bytes_per_token=facts.kv_elements_per_token * cache.kv_bytes_per_element,
         state_bytes=cache.state_bytes_per_sequence,
         active_parameters=facts.active_parameters,
+        expert_parameters=facts.num_layers * facts.experts_per_token * facts.expert_parameters,
+        head_parameters=facts.vocab_size * facts.hidden_size,
         flops_per_pair=facts.attention_flops_per_pair,
         launches=laid.launches,
     )
@@ -125,6 +131,7 @@ def split_residency(facts: ModelFacts, split: Split) -> Residency:
         slots=sum(split.experts.slots_per_layer),
         total=facts.total_experts,
         span=split.prefill_span,
+        waves=split.experts.waves,
     )
 
 
@@ -146,17 +153,38 @@ def speed(costs: Costs, residency: Residency, requests: int) -> Speed:
 
 def decode_step_s(costs: Costs, residency: Residency, *, sequences: int, depth: int) -> float:
     """Read what the step needs, fixed time, misses over the link: fetched in the graph, nothing overlaps."""
+    seconds = max(decode_bound_s(costs, sequences=sequences, depth=depth))
+    seconds += decode_fixed_s(costs, seconds) + admission_s(costs, residency)
+    return seconds + link_bytes(costs, residency, sequences=sequences) / costs.machine.gather_rate
+
+
+def decode_bound_s(costs: Costs, *, sequences: int, depth: int) -> tuple[float, float]:
+    """Seconds that a step's bytes take, and its arithmetic (2 FLOP a parameter and sequence)."""
+    parameters = costs.active_parameters + costs.head_parameters
     read = device_bytes(costs, sequences=sequences, depth=depth)
-    compute = sequences * 2 * costs.active_parameters / (costs.machine.flops * PREFILL_EFFICIENCY)
-    seconds = max(read / (DECODE_EFFICIENCY * costs.machine.bandwidth), compute)
-    if costs.captured:
-        seconds = max(seconds + costs.layers * LAYER_S, costs.launches * KERNEL_S)
-    else:
+    return (
+        read / (DECODE_EFFICIENCY * costs.machine.bandwidth),
+        sequences * 2 * parameters / (costs.machine.flops * PREFILL_EFFICIENCY),
+    )
+
+
+def decode_fixed_s(costs: Costs, bound: float) -> float:
+    """Seconds of a step beyond its `bound`: layers or launches, whichever is more.
+
+    Without a graph every launch also comes from the host, so a step is never faster than with one.
+    """
+    seconds = 0.0
+    if costs.machine.kind == "cuda":
+        seconds = max(costs.layers * LAYER_S, costs.launches * KERNEL_S - bound)
+    if not costs.captured:
         seconds += costs.launches * costs.machine.launch_s
-    if residency.offloaded:
-        seconds += costs.layers * ADMISSION_S if costs.captured else 0.0
-        seconds += link_bytes(costs, residency, sequences=sequences) / costs.machine.gather_rate
     return seconds
+
+
+def admission_s(costs: Costs, residency: Residency) -> float:
+    """Seconds of a step for the expert tables; on a CPU they are launches like others."""
+    gpu = costs.machine.kind == "cuda"
+    return costs.layers * ADMISSION_S if gpu and residency.offloaded else 0.0
 
 
 def device_bytes(costs: Costs, *, sequences: int, depth: int) -> float:
@@ -181,15 +209,41 @@ def distinct_experts(costs: Costs, tokens: int) -> float:
 
 
 def prefill_s(costs: Costs, residency: Residency, tokens: int, depth: int = 0) -> float:
-    """Layer-major passes of `span` tokens after `depth` cached ones; the link runs one layer ahead."""
-    stream = bank_stream_s(costs, residency)
-    seconds = stream / costs.layers  # the first layer's misses are waited for
+    """Layer-major passes of `span` tokens after `depth` cached ones."""
+    seconds = 0.0
+    if (
+        costs.overlaps
+    ):  # the link runs one layer ahead: only the first layer's misses are waited for
+        seconds = bank_stream_s(costs, residency) / costs.layers
     done = 0
     while done < tokens:
         size = min(residency.span, tokens - done)
-        seconds += max(compute_s(costs, size, depth + done), stream)
+        seconds += pass_s(costs, residency, size, depth + done)
         done += size
     return seconds
+
+
+def pass_s(costs: Costs, residency: Residency, tokens: int, depth: int) -> float:
+    """One pass over the layers: compute hides the stream of the bank or is hidden; on one stream they add up.
+
+    The link is one layer ahead, no more, so what attention needs in a few layers hides nothing of the others' stream.
+    In waves (D8) the link is two waves ahead of the experts and waits while mixers run: of a layer's W waves all but
+    two, and the experts' part of two, are exposed.
+    """
+    compute, stream = compute_s(costs, tokens, depth), bank_stream_s(costs, residency)
+    if not costs.overlaps:
+        return compute + stream
+    attention = attention_s(costs, tokens, depth)
+    plain, ahead = (compute - attention) / costs.layers, stream / costs.layers
+    seconds = (costs.layers - costs.full_layers) * max(plain, ahead)
+    if costs.full_layers:
+        seconds += costs.full_layers * max(plain + attention / costs.full_layers, ahead)
+    if residency.waves <= 2:
+        return seconds
+    wave = 1 / residency.waves
+    experts = experts_s(costs, tokens, depth)
+    exposed = compute - experts + (1 - 2 * wave) * stream + 2 * wave * experts
+    return max(seconds, exposed)
 
 
 def bank_stream_s(costs: Costs, residency: Residency) -> float:
@@ -199,15 +253,43 @@ def bank_stream_s(costs: Costs, residency: Residency) -> float:
 
 def compute_s(costs: Costs, tokens: int, depth: int) -> float:
     """All layers for `tokens` tokens after `depth` earlier ones: bound by arithmetic or by reading the weights."""
+    return max(prefill_bound_s(costs, tokens, depth)) + prefill_fixed_s(costs)
+
+
+def prefill_bound_s(costs: Costs, tokens: int, depth: int) -> tuple[float, float]:
+    """Seconds that a pass's bytes take, and its arithmetic; the head sees the last token only."""
     pairs = depth + tokens / 2
     flop = tokens * (2 * costs.active_parameters + costs.flops_per_pair * pairs)
+    flop += 2 * costs.head_parameters
     read = costs.dense_bytes + costs.layers * distinct_experts(costs, tokens) * costs.slot_bytes
-    bound = max(
-        flop / (costs.machine.flops * PREFILL_EFFICIENCY),
+    return (
         read / (PREFILL_BANDWIDTH_EFFICIENCY * costs.machine.bandwidth),
+        flop / (costs.machine.flops * PREFILL_EFFICIENCY),
     )
-    fixed = costs.layers * LAYER_S
-    return bound + max(fixed, costs.launches * costs.machine.launch_s)
+
+
+def prefill_fixed_s(costs: Costs) -> float:
+    """Seconds of a pass that neither bytes nor FLOP explain."""
+    return max(costs.layers * LAYER_S, costs.launches * costs.machine.launch_s)
+
+
+def attention_s(costs: Costs, tokens: int, depth: int) -> float:
+    """The part of `compute_s` that grows with depth; none where a pass is bound by the weights that it reads."""
+    read, arithmetic = prefill_bound_s(costs, tokens, depth)
+    if read > arithmetic:
+        return 0.0
+    flop = tokens * costs.flops_per_pair * (depth + tokens / 2)
+    return flop / (costs.machine.flops * PREFILL_EFFICIENCY)
+
+
+def experts_s(costs: Costs, tokens: int, depth: int) -> float:
+    """The routed experts' part of `compute_s`, without fixed time."""
+    read, arithmetic = prefill_bound_s(costs, tokens, depth)
+    if arithmetic >= read:
+        flop = tokens * 2 * costs.expert_parameters
+        return flop / (costs.machine.flops * PREFILL_EFFICIENCY)
+    experts = costs.layers * distinct_experts(costs, tokens) * costs.slot_bytes
+    return experts / (PREFILL_BANDWIDTH_EFFICIENCY * costs.machine.bandwidth)
 
 
 def on_demand_s(costs: Costs, residency: Residency, tokens: int, hits: float) -> float:

@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator
 
-from firmtoken.compiler.fits import Fit, Fits
+from firmtoken.compiler.fits import SNAPSHOT_SHARE, Fit, Fits, Host
 from firmtoken.compiler.frontier import Pick, fit_speed
-from firmtoken.compiler.ledger_lines import page_bytes
+from firmtoken.compiler.ledger_lines import page_bytes, snapshot_line
 from firmtoken.compiler.plan import PlanWarning
 from firmtoken.compiler.quantities import rate, size
+from firmtoken.compiler.shortages import host_remedy
 
 SMALL_CONTEXT = 32 * 1024
 STRANDED_SHARE = 0.05
@@ -18,7 +19,7 @@ def split_warnings(fits: Fits, chosen: Fit, pick: Pick | None) -> tuple[PlanWarn
     return (
         *_small_context(fits, chosen, pick),
         *_stranded(fits, chosen),
-        *_no_prefix_cache(fits),
+        *_no_prefix_cache(fits, chosen),
     )
 
 
@@ -28,8 +29,7 @@ def _small_context(fits: Fits, chosen: Fit, pick: Pick | None) -> Iterator[PlanW
             code="floor_lowered",
             message=f"`auto` wants at least {pick.wanted_floor:,} tokens of context, which do not "
             f"fit; it started from {pick.floor:,}",
-            hint=f"a larger `{fits.machine.memory_field}`, fewer `serving.requests` or smaller keys "
-            "and values (`cache.kv_dtype`) give more",
+            hint=f"{' or '.join(_what_gives_more(fits))} more context",
         )
     own = min(SMALL_CONTEXT, fits.facts.max_positions)
     if not isinstance(fits.profile.serving.context, int) and chosen.context < own:
@@ -40,14 +40,29 @@ def _small_context(fits: Fits, chosen: Fit, pick: Pick | None) -> Iterator[PlanW
         )
 
 
-def _no_prefix_cache(fits: Fits) -> Iterator[PlanWarning]:
-    if fits.profile.cache.type == "auto" and fits.cache.type == "none":
-        yield PlanWarning(
-            code="no_prefix_cache",
-            message="the host has no room for a single snapshot of the linear layers' states, so every prompt is "
-            "computed from its first token",
-            hint="raise `hardware.host.memory`, or set `cache.type` to `none` if this is meant",
-        )
+def _what_gives_more(fits: Fits) -> Iterator[str]:
+    if fits.cache.kv_dtype == "bf16":
+        yield "`cache.kv_dtype: fp8`"
+    if fits.requests > 1:
+        yield "fewer `serving.requests`"
+    yield f"a larger `{fits.machine.memory_field}` gives"
+
+
+def _no_prefix_cache(fits: Fits, chosen: Fit) -> Iterator[PlanWarning]:
+    if fits.profile.cache.type != "auto" or fits.cache.type != "none":
+        return
+    host = fits.hosts[chosen.placement]
+    assert isinstance(host, Host), "a fit has room on the host"
+    lines = [part for part in host.ledger.lines if part.name != "restart_copy"]
+    snapshots = snapshot_line(fits.cache, SNAPSHOT_SHARE, 0)
+    remedy = host_remedy(fits.machine, (*lines, snapshots))
+    yield PlanWarning(
+        code="no_prefix_cache",
+        message="the host has no room for a single snapshot of the linear layers' states "
+        f"({size(snapshots.unit_bytes)}, in an eighth of what is left), so every prompt is computed from its "
+        "first token",
+        hint=f"{remedy}, or set `cache.type` to `none` if this is meant",
+    )
 
 
 def _stranded(fits: Fits, chosen: Fit) -> Iterator[PlanWarning]:

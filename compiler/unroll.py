@@ -75,11 +75,11 @@ def holds_true(condition: str, at: Mapping[str, int], bounds: Mapping[str, int],
     """Whether a `when` condition is true at this place."""
     match = CONDITION.match(condition.replace(" ", ""))
     if match is None:
-        raise BadReference(f"`{condition}` is not `index < bound` or `index == int`")
+        raise BadReference(f"`{condition}` is not `index < limit` or `index == limit`")
     if match["left"] == "kind":
         return kind == match["right"]
     left, right = bind_index(match["left"], at), match["right"]
-    limit = int(right) if right.isdigit() else bounds[right]
+    limit = bounds[right] if right in bounds else bind_index(right, at)
     return left < limit if match["op"] == "<" else left == limit
 
 
@@ -94,7 +94,7 @@ def unroll(
 
     `layer_kinds[l]` is `linear` or `full`; a shorter tuple than the model's unrolls a shorter model.
     """
-    bounds = {"layers": len(layer_kinds), "chunks": chunks}
+    bounds = {**program.bounds, "layers": len(layer_kinds), "chunks": chunks}
     counts = tuple(tiles) or (1,) * chunks
     return tuple(_walk(program.body, program, layer_kinds, bounds, counts, {}))
 
@@ -154,6 +154,7 @@ def bind_step(step: Step, at: Mapping[str, int]) -> BoundStep:
             name: bound[text] if text in bound else bind(text, at)
             for name, text in step.operands.items()
         },
+        indices={name: bind_index(text, at) for name, text in step.indices.items()},
         at=dict(at),
     )
 
@@ -161,7 +162,8 @@ def bind_step(step: Step, at: Mapping[str, int]) -> BoundStep:
 def describe_step(bound: BoundStep, program: str) -> str:
     """Which launch of a program it is, for people: "`moe_down` (layer 3 of decode, stream `main`)"."""
     layer = bound.at.get("l")
-    place = program if layer is None else f"layer {layer} of {program}"
+    wave = f", wave {bound.at['w']}" if "w" in bound.at else ""
+    place = program if layer is None else f"layer {layer}{wave} of {program}"
     if layer is None and bound.writes:
         place += f", for `{bound.writes[0]}`"
     return f"`{bound.step.op}` ({place}, stream `{bound.step.stream}`)"

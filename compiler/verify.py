@@ -8,10 +8,10 @@ from firmtoken.compiler.happens_before import Launch, before, stamp
 from firmtoken.compiler.ledger import Ledger
 from firmtoken.compiler.placement import NoPlace, placement
 from firmtoken.compiler.plan import Plan
-from firmtoken.compiler.program import Flat, Program
-from firmtoken.compiler.race import Layout, check_races
-from firmtoken.compiler.sessions import Cards, cards_of, inline, session
-from firmtoken.compiler.unroll import BadReference, unroll
+from firmtoken.compiler.race import Layout, Place, check_races
+from firmtoken.compiler.runs import Run, checked_runs
+from firmtoken.compiler.sessions import Cards, batch_of, cards_of
+from firmtoken.compiler.unroll import BadReference
 from firmtoken.compiler.verify_faults import check_faults, check_no_faults
 from firmtoken.compiler.verify_places import check_places, check_steps
 
@@ -21,14 +21,14 @@ Check = Callable[[Plan], Iterator[str]]
 def verify(plan: Plan, *, allow_faults: bool = False) -> None:
     """Raises `PlanRefused` with all that is wrong. `allow_faults`: a test's plan may let things go wrong."""
     faults: list[str] = [] if allow_faults else list(check_no_faults(plan))
-    for check in (check_ledgers, check_places, check_admission, check_steps):
-        faults += check(plan)
-    if not faults:
-        try:
+    try:
+        for check in (check_ledgers, check_places, check_admission, check_steps):
+            faults += check(plan)
+        if not faults:
             faults += check_programs(plan)
             faults += check_faults(plan)
-        except (NoPlace, BadReference) as error:
-            faults.append(str(error))
+    except (NoPlace, BadReference) as error:
+        faults.append(str(error))
     if faults:
         raise PlanRefused(tuple(dict.fromkeys(faults)))
 
@@ -51,8 +51,12 @@ def check_ledgers(plan: Plan) -> Iterator[str]:
         if found != count:
             yield f"line `{name}` counts {found}, the plan has {count}"
     missing = experts.per_layer - min(experts.slots_per_layer)
-    if missing > experts.staging_slots // 2:
-        yield f"a layer may miss {missing} experts, a half of the staging range holds {experts.staging_slots // 2}"
+    half = experts.staging_slots // 2
+    for name, program in plan.programs.named():
+        waves = program.bounds.get("waves", 1)
+        if name in ("prefill", "extend") and missing > waves * half:
+            times = f", {name} fills it {waves} times" if waves > 1 else ""
+            yield f"a layer may miss {missing} experts, a half of the staging range holds {half}{times}"
 
 
 def _check_ledger(side: str, ledger: Ledger) -> Iterator[str]:
@@ -91,30 +95,29 @@ def check_admission(plan: Plan) -> Iterator[str]:
 
 def check_programs(plan: Plan) -> Iterator[str]:
     """(a) No race and no overlap, in each program and in the compositions of D5."""
+    layout = layout_of(plan)
+    for run in checked_runs(plan):
+        yield from check_run(run, layout)
+    yield from _check_streams(plan, cards_of(plan.kernels))
+
+
+def layout_of(plan: Plan) -> Layout:
+    """Where the plan's values live, for the checker."""
     places = placement(plan.buffers, plan.model.layer_kinds)
-    layout = Layout(place=places.place, persistent=places.persistent, view_of=places.view_of)
-    cards, kinds = cards_of(plan.kernels), plan.model.layer_kinds
-    programs = plan.programs
-    chunks = min(2, programs.prefill.bounds["chunks"])
-    tiles = min(2, programs.prefill.bounds["tiles"])
-    decode = unroll(programs.decode, kinds)
-    prefill = unroll(programs.prefill, kinds, chunks=chunks, tiles=(tiles,) * chunks)
-    extend = unroll(programs.extend, kinds)
-    runs: list[tuple[str, Program, Flat]] = [
-        ("decode", programs.decode, decode),
-        ("prefill", programs.prefill, prefill),
-        ("extend", programs.extend, extend),
-    ]
-    for name, program, flat in runs:
-        launches = tuple(inline(name, program, flat, cards))
-        yield from check_races(launches, layout)
-        if program.closed:
-            yield from check_closed(name, launches)
-    period = kinds.index("full") + 1 if "full" in kinds else 1
-    short = kinds[: 2 * period + 3]
-    chunks = min(3, programs.prefill.bounds["chunks"])
-    yield from check_races(session(programs, short, cards, chunks=chunks, tiles=1), layout)
-    yield from _check_streams(plan, cards)
+    batches = {batch_of(name) for name, _ in plan.programs.named()}
+    return Layout(
+        place=lambda value: Place(str(value), 0, 1) if value in batches else places.place(value),
+        persistent=lambda value: value in batches or places.persistent(value),
+        view_of=lambda value: () if value in batches else places.view_of(value),
+        one_tile=places.one_tile,
+    )
+
+
+def check_run(run: Run, layout: Layout) -> Iterator[str]:
+    """The one rule of D5, and fork and join where the run must have them."""
+    yield from check_races(run.launches, layout)
+    if run.closed:
+        yield from check_closed(run.name, run.launches)
 
 
 def check_closed(name: str, launches: tuple[Launch, ...]) -> Iterator[str]:

@@ -10,6 +10,7 @@ from firmtoken.compiler.program import Step
 from firmtoken.compiler.sessions import PHASE
 from firmtoken.compiler.steps import steps_of
 from firmtoken.compiler.tensor_bytes import ELEMENT_BYTES
+from firmtoken.compiler.unroll import parse_reference
 
 
 def check_places(plan: Plan) -> Iterator[str]:
@@ -22,6 +23,7 @@ def check_places(plan: Plan) -> Iterator[str]:
         "linear": plan.model.layer_kinds.count("linear"),
         "full": plan.model.layer_kinds.count("full"),
         "chunk": plan.programs.prefill.bounds["chunks"],
+        "wave": plan.programs.prefill.bounds.get("waves", 1),
         "owner": 1,
     }
     end = 0
@@ -99,9 +101,25 @@ def check_steps(plan: Plan) -> Iterator[str]:
     kernels = {(row.op, row.phase, row.kernel) for row in plan.kernels}
     yield from _check_sizes(plan)
     streams = set(plan.streams.names)
+    recorded = {
+        parse_reference(event)[0]
+        for _, program in plan.programs.named()
+        for step in steps_of(program)
+        for event in step.records
+    }
     for name, program in plan.programs.named():
+        for event in program.entry_waits:
+            yield from _check_wait(name, event, recorded)
         for step in steps_of(program):
             yield from _check_step(name, step, kernels, streams)
+            for event in step.waits:
+                yield from _check_wait(f"{name}.{step.op}", event, recorded)
+
+
+def _check_wait(where: str, event: str, recorded: set[str]) -> Iterator[str]:
+    name = parse_reference(event)[0]
+    if name not in recorded:
+        yield f"{where}: waits for `{name}`, which no step records"
 
 
 def _check_sizes(plan: Plan) -> Iterator[str]:
@@ -153,3 +171,6 @@ def _check_operands(program: str, step: Step, op: Op) -> Iterator[str]:
     for name, (_, optional) in declared.items():
         if not optional and name not in step.operands:
             yield f"{program}.{step.op}: operand `{name}` is missing"
+    for name in step.indices:
+        if name not in op.indices:
+            yield f"{program}.{step.op}: op takes no index `{name}`"

@@ -128,8 +128,8 @@ def unless_circular(found: File, chain: tuple[File, ...]) -> File | Fault:
         circle = [*chain[trail.index(found.path) :], found]
         return Fault(
             code="circular",
-            message="files refer to each other in a circle",
-            hint=" -> ".join(file.shown for file in circle),
+            message=f"files refer to each other in a circle: {' -> '.join(file.shown for file in circle)}",
+            hint="name a shipped file (`ft:...`) here, or one that does not lead back to this one",
         )
     if len(chain) >= MAX_FILES:
         return Fault(

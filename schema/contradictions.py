@@ -56,8 +56,8 @@ def usable_gpu_memory(reserve: int, overhead: int, memory: int) -> Fault | None:
     return None
 
 
-def pinnable_memory(pinnable: int, memory: int) -> Fault | None:
-    if pinnable > memory:
+def pinnable_memory(pinnable: int | Auto, memory: int) -> Fault | None:
+    if isinstance(pinnable, int) and pinnable > memory:
         most = show(memory, BYTES)
         return contradiction(
             f"`pinnable` is above `memory`, which is `{most}`",
@@ -67,7 +67,9 @@ def pinnable_memory(pinnable: int, memory: int) -> Fault | None:
 
 
 def pool_holds_context(pool: int | Auto, context: int | str, positions: int) -> Fault | None:
+    # A context above the model's positions holds no more than those (D2).
     asked = positions if context == "max" else context
+    asked = min(asked, positions) if isinstance(asked, int) else asked
     if isinstance(pool, int) and isinstance(asked, int) and pool < asked:
         return contradiction(
             f"a pool of `{pool}` tokens cannot hold one request of `{asked}`",

@@ -106,8 +106,11 @@ class Host(Section):
 
     memory: Memory
     """RAM that the server may use."""
-    pinnable: Share
-    """How much of it can be locked for the device."""
+    pinnable: Annotated[int | Literal["auto"], Quantity(unit=BYTES, least=0, most=64 * TIB)] = (
+        "auto"
+    )
+    """How much of it can be locked for the device, which copies from nothing else at full speed; `auto` assumes three
+    quarters, 40 % under WSL and Windows: measure yours."""
     bandwidth: Rate
     """Of RAM."""
     cores: Annotated[int, Field(ge=1, le=4096)]
@@ -137,6 +140,11 @@ class Software(Section):
     """Version of the NVIDIA driver."""
 
 
+PINNABLE_PERCENT, PINNABLE_PERCENT_ON_WINDOWS = 75, 40
+"""Of the host's memory, where a profile does not say. Linux sets no limit, but the rest of the system must keep its
+pages; Windows, and so WSL, lets about half be pinned by all programs together (H-60)."""
+
+
 class Hardware(Section):
     """The machine that the plan is for."""
 
@@ -152,3 +160,12 @@ class Hardware(Section):
     """The machine around the device."""
     software: Software = Software()
     """What is installed there."""
+
+    @property
+    def pinnable(self) -> int:
+        """Bytes of host memory that can be locked: as given, or as `auto` assumes."""
+        if self.host.pinnable != "auto":
+            return self.host.pinnable
+        windows = self.software.os in ("wsl", "windows")
+        percent = PINNABLE_PERCENT_ON_WINDOWS if windows else PINNABLE_PERCENT
+        return self.host.memory * percent // 100

@@ -48,7 +48,7 @@ def allocate_buffers(
     programs: Programs,
     streams: Streams,
     *,
-    placement: str,
+    layout: str,
     page_size: int,
 ) -> Laid:
     """Places of everything whose size does not depend on the memory split."""
@@ -58,7 +58,8 @@ def allocate_buffers(
     for name, program in programs.named():
         if name == "park":
             continue  # it touches states and snapshots only
-        sized = _sized(facts, name, capacities[name])
+        columns = program.bounds.get("columns", 1)
+        sized = _sized(facts, name, capacities[name], columns)
         lives = _lives(_largest(program, facts), sized)
         packed, end = _pack(sized, lives)
         arena = max(arena, end)
@@ -66,9 +67,9 @@ def allocate_buffers(
         buffers += packed + parked
         fixed = _outputs(buffers, name, capacities[name]["sequences"], fixed)
     from_host = _host_input_bytes(facts, batches, capacities, page_size)
-    tables, table_bytes = _tables(facts) if placement == "offload" else ([], 0)
+    tables, table_bytes = ([], 0) if layout == "resident" else _tables(facts, layout)
     return Laid(
-        placement=placement,
+        placement="resident" if layout == "resident" else "offload",
         programs=programs,
         streams=streams,
         buffers=(*buffers, *tables),
@@ -96,8 +97,14 @@ def _capacities(facts: ModelFacts, batches: Batches) -> dict[str, dict[str, int]
     }
 
 
-def _sized(facts: ModelFacts, program: str, capacity: Mapping[str, int]) -> tuple[_Sized, ...]:
-    own = [(value.name, value.unit, value.width, value.dtype) for value in facts.values]
+def _sized(
+    facts: ModelFacts, program: str, capacity: Mapping[str, int], columns: int
+) -> tuple[_Sized, ...]:
+    parts = {"rows": columns}  # of a chunk's down projection, one block of columns at a time
+    own = [
+        (value.name, value.unit, value.width // parts.get(value.name, 1), value.dtype)
+        for value in facts.values
+    ]
     own.append(("slots", "tokens", facts.experts_per_token, "int32"))
     return tuple(
         _Sized(
@@ -117,7 +124,8 @@ def _largest(program: Program, facts: ModelFacts) -> Flat:
     period = kinds.index("full") + 1 if "full" in kinds else 1
     chunks = min(2, program.bounds["chunks"])
     tiles = min(2, program.bounds["tiles"])
-    return unroll(program, kinds[: 2 * period + 1], chunks=chunks, tiles=(tiles,) * chunks)
+    some = kinds[max(0, period - 3) : period + 1]
+    return unroll(program, some, chunks=chunks, tiles=(tiles,) * chunks)
 
 
 def _lives(flat: Flat, sized: tuple[_Sized, ...]) -> dict[str, _Lives]:
@@ -142,7 +150,7 @@ def _lives(flat: Flat, sized: tuple[_Sized, ...]) -> dict[str, _Lives]:
             assert item.step.stream == "main", f"{value} is touched by `{item.step.stream}`"
             key = (value.name, value.index)
             indexed[value.name] = bool(value.index)
-            updates = value in item.reads or _is_partial(item)
+            updates = value in item.reads or item.continues
             if value in item.writes and not updates:
                 close(key)
             defined.setdefault(key, tick)
@@ -157,11 +165,6 @@ def _lives(flat: Flat, sized: tuple[_Sized, ...]) -> dict[str, _Lives]:
         )
         for name, spans in intervals.items()
     }
-
-
-def _is_partial(item: BoundStep) -> bool:
-    """A launch that fills some rows of a value whose other rows were filled before: a tile, or gathered rows."""
-    return item.step.op == "copy" or item.at.get("t", 0) > 0
 
 
 def _pack(sized: tuple[_Sized, ...], lives: Mapping[str, _Lives]) -> tuple[list[Buffer], int]:
@@ -284,13 +287,15 @@ def _host_input_bytes(
     return align_up(rows * TOKEN_INPUT_BYTES + sequences)
 
 
-def _tables(facts: ModelFacts) -> tuple[list[Buffer], int]:
+def _tables(facts: ModelFacts, layout: str) -> tuple[list[Buffer], int]:
     """Residency: where experts are, how recently used, and what a program found missing."""
     rows: list[Buffer] = []
     offset = 0
-    for name, kind, axes, ring, count, dtype, view_of in _table_rows(facts):
+    for name, kind, axes, ring, count, dtype, view_of in _table_rows(facts, layout):
         size = align_up(count * ELEMENT_BYTES[dtype])
         copies = ring or (facts.num_layers if axes else 1)
+        # Of two indices the second counts: all layers take the same places in turn.
+        stride = (0,) * (len(axes) - 1) + (size,) if axes else ()
         rows.append(
             Buffer(
                 name=name,
@@ -299,13 +304,13 @@ def _tables(facts: ModelFacts) -> tuple[list[Buffer], int]:
                 index=axes,
                 offset=offset,
                 bytes=size,
-                stride=(size,) * len(axes),
-                ring=(ring,) * len(axes),
+                stride=stride,
+                ring=tuple(ring if step else 0 for step in stride),
                 places=(),
                 view_of=view_of,
                 dtype=dtype,
                 shape=(count,),
-                because="found ahead for one layer while the other computes"
+                because=f"found ahead for one {axes[-1]} while the other computes"
                 if ring
                 else "residency",
             )
@@ -315,14 +320,17 @@ def _tables(facts: ModelFacts) -> tuple[list[Buffer], int]:
 
 
 def _table_rows(
-    facts: ModelFacts,
+    facts: ModelFacts, layout: str
 ) -> Iterator[tuple[str, str, tuple[str, ...], int, int, str, tuple[str, ...]]]:
     experts = facts.experts_per_layer
     sources = ("table", "cache")
     yield "table", "persistent", ("layer",), 0, experts, "int32", ()
     yield "lru", "persistent", ("layer",), 0, experts, "int64", ()
-    yield "prefill.map", "view", ("layer",), 2, experts, "int32", sources
-    yield "prefill.miss", "activation", ("layer",), 2, 1 + 2 * experts, "int32", ()
-    yield "extend.map", "view", (), 0, experts, "int32", ()
-    yield "extend.miss", "activation", (), 0, 1 + 2 * experts, "int32", ()
+    ahead: dict[str, tuple[str, ...]] = {"prefill": ("layer",), "extend": ()}
+    if layout == "waves":
+        ahead = dict.fromkeys(ahead, ("layer", "wave"))
+    for name, axes in ahead.items():
+        ring = 2 if axes else 0
+        yield f"{name}.map", "view", axes, ring, experts, "int32", sources
+        yield f"{name}.miss", "activation", axes, ring, 1 + 2 * experts, "int32", ()
     yield "decode.miss", "activation", (), 0, 1 + 2 * experts, "int32", ()

@@ -5,10 +5,16 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
+from firmtoken.compiler.admission import OUTPUT_RESERVE
 from firmtoken.compiler.cards import KernelCard
 from firmtoken.compiler.choices import KernelChoice
 from firmtoken.compiler.facts import CacheChoice, Laid, ModelFacts, Split
-from firmtoken.compiler.fingerprint import fingerprint, profile_fingerprint
+from firmtoken.compiler.fingerprint import (
+    cards_fingerprint,
+    fingerprint,
+    hazards_fingerprint,
+    profile_fingerprint,
+)
 from firmtoken.compiler.hazard_effects import hazard_environment, hazard_warnings
 from firmtoken.compiler.ledger import Memory
 from firmtoken.compiler.passes.place_memory import PlacedMemory
@@ -22,6 +28,7 @@ from firmtoken.compiler.plan import (
     KvCache,
     Plan,
     PlanDevice,
+    PlanInputs,
     PlanModel,
     PlanProfile,
     Programs,
@@ -31,11 +38,12 @@ from firmtoken.compiler.plan import (
 from firmtoken.compiler.sessions import PHASE
 from firmtoken.compiler.situation import Situation, describe_situation
 from firmtoken.compiler.steps import steps_of
+from firmtoken.compiler.workspaces import cublas_setting
 from firmtoken.schema.canonical import section_data
+from firmtoken.schema.hardware import Gpu
 from firmtoken.schema.model import Model
 from firmtoken.schema.profile import Profile
 
-OUTPUT_RESERVE = 1024
 QUEUE_CONTEXTS = 16
 """So many prompts of the longest kind may wait, or as many more as they are shorter."""
 MAX_PREEMPTIONS = 2
@@ -72,6 +80,7 @@ def assemble(parts: Parts) -> Plan:
     return Plan(
         schema=SCHEMA,
         fingerprint=fingerprint(profile, parts.cards),
+        inputs=PlanInputs(cards=cards_fingerprint(parts.cards), hazards=hazards_fingerprint()),
         profile=PlanProfile(
             name=profile.name,
             description=profile.description,
@@ -85,7 +94,7 @@ def assemble(parts: Parts) -> Plan:
             rank=0,
             survives_errors=on_cpu,
         ),
-        environment=_environment(chosen, situation, on_cpu=on_cpu),
+        environment=_environment(chosen, situation, profile.hardware.gpu),
         context=_context(parts),
         memory=Memory(device=split.device, host=split.host),
         experts=_experts(parts),
@@ -107,10 +116,16 @@ def assemble(parts: Parts) -> Plan:
 
 
 def _bounded(programs: Programs, parts: Parts) -> Programs:
-    """A span has at most so many chunks."""
+    """A span has at most so many chunks, a layer's misses exactly so many waves."""
+    experts = parts.split.experts
+    waves = {"waves": experts.waves} if experts.layout == "waves" else {}
     chunks = -(-parts.schedule.prefill_span // parts.schedule.moe_chunk)
-    prefill = replace(programs.prefill, bounds={**programs.prefill.bounds, "chunks": chunks})
-    return replace(programs, prefill=prefill)
+    prefill, extend = programs.prefill, programs.extend
+    return replace(
+        programs,
+        prefill=replace(prefill, bounds={**prefill.bounds, **waves, "chunks": chunks}),
+        extend=replace(extend, bounds={**extend.bounds, **waves}),
+    )
 
 
 def _hardware(profile: Profile) -> dict[str, object]:
@@ -141,12 +156,15 @@ def _model(model: Model, facts: ModelFacts) -> PlanModel:
 
 
 def _environment(
-    chosen: Sequence[KernelCard], situation: Situation, *, on_cpu: bool
+    chosen: Sequence[KernelCard], situation: Situation, gpu: Gpu | None
 ) -> dict[str, str]:
     """What libraries need, set by the server process for the engine (D17)."""
-    if on_cpu:
+    if gpu is None:
         return {"OMP_WAIT_POLICY": "PASSIVE"}
-    return {**hazard_environment(chosen, situation), "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+    return {
+        **hazard_environment(chosen, situation),
+        "CUBLAS_WORKSPACE_CONFIG": cublas_setting(gpu.capability),
+    }
 
 
 def _context(parts: Parts) -> Context:

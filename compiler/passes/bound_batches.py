@@ -13,6 +13,11 @@ CHUNK_UNIT = 64
 # Largest device in bytes, mixer tile, MoE chunk. 34 MB of arena buy 8 % of prefill on a 24 GB card (prototype.md 3).
 GPU_SIZES = ((14 * 2**30, 2048, 2048), (48 * 2**30, 2048, 8192), (2**62, 4096, 8192))
 CPU_SIZES = (512, 512)
+COLUMN_BLOCKS = {"cuda": 4, "cpu": 1}
+"""Blocks of the down projection's output, the largest buffer of a chunk: a fourth of its bytes, for reading its input
+four times (prototype.md 3). CPU kernels gain nothing that RAM would miss."""
+BLOCK_UNIT = 64
+"""A block is a multiple of so many columns, as the tiles of a grouped product are."""
 
 
 def bound_batches(profile: Profile, facts: ModelFacts) -> Batches:
@@ -34,8 +39,17 @@ def bound_batches(profile: Profile, facts: ModelFacts) -> Batches:
         graph_batch_sizes=graph_batch_sizes(profile.serving.requests),
         mixer_tile=tile,
         moe_chunk=chunk,
+        columns=column_blocks(describe_machine(profile.hardware).kind, facts.hidden_size),
         because=because,
     )
+
+
+def column_blocks(kind: str, hidden_size: int) -> int:
+    """As many as the device likes, if blocks of that many are whole units; else half as many."""
+    blocks = COLUMN_BLOCKS[kind]
+    while blocks > 1 and hidden_size % (blocks * BLOCK_UNIT):
+        blocks //= 2
+    return blocks
 
 
 def _longest_piece(profile: Profile, facts: ModelFacts) -> tuple[int, str]:

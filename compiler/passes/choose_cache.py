@@ -12,6 +12,7 @@ from firmtoken.schema.profile import Profile
 HYBRID_PAGE = 64
 """Boundaries of pages, snapshots and GDN chunks coincide."""
 PLAIN_PAGE = 16
+KEPT = "keeps the beginnings of prompts, so that a next turn computes only what is new"
 
 
 def choose_cache(profile: Profile, facts: ModelFacts) -> CacheChoice:
@@ -36,21 +37,11 @@ def choose_cache(profile: Profile, facts: ModelFacts) -> CacheChoice:
     )
 
 
-def without_snapshots(profile: Profile, cache: CacheChoice) -> CacheChoice:
-    """For a host that has no room for one snapshot: no prefix cache, unless one was asked for by name."""
+def without_snapshots(cache: CacheChoice) -> CacheChoice:
+    """For a host that has no room for one snapshot: no prefix cache. One asked for by name is refused before."""
+    if not cache.snapshots:
+        return cache
     room = size(cache.state_bytes_per_sequence)
-    if profile.cache.type != "auto":
-        raise PlanError(
-            (
-                Refusal(
-                    field="hardware.host.memory",
-                    message=f"`cache.type: {cache.type}` needs host memory for snapshots of {room} each, "
-                    "and there is none left",
-                    hint="raise `hardware.host.memory`, or set `cache.type` to `none`",
-                    code="does_not_fit",
-                ),
-            )
-        )
     return replace(
         cache,
         type="none",
@@ -64,8 +55,11 @@ def _choose_type(profile: Profile, *, hybrid: bool) -> tuple[str, str]:
     if asked != "auto":
         return asked, f"`cache.type` asks for {asked}"
     if hybrid:
-        return "hybrid_radix", "hybrid_radix: linear layers hold states, so a hit needs a snapshot"
-    return "radix", "radix: every layer has KV, so any shared page is a hit"
+        return (
+            "hybrid_radix",
+            f"hybrid_radix {KEPT}; linear layers hold a state, so that takes snapshots of it",
+        )
+    return "radix", f"radix {KEPT}"
 
 
 def _choose_page_size(profile: Profile, *, hybrid: bool) -> tuple[int, str]:
@@ -73,8 +67,8 @@ def _choose_page_size(profile: Profile, *, hybrid: bool) -> tuple[int, str]:
     if asked != "auto":
         return asked, f"`cache.page_size` asks for {asked}"
     if hybrid:
-        return HYBRID_PAGE, f"pages of {HYBRID_PAGE} end where GDN chunks end"
-    return PLAIN_PAGE, f"pages of {PLAIN_PAGE} waste little at a sequence's end"
+        return HYBRID_PAGE, f"pages of {HYBRID_PAGE} tokens end where snapshots may lie"
+    return PLAIN_PAGE, f"pages of {PLAIN_PAGE} tokens waste little at a request's end"
 
 
 def _choose_kv_dtype(profile: Profile, kind: str) -> tuple[str, str]:

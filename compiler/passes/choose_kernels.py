@@ -1,48 +1,84 @@
 """`choose_kernels`: which kernel runs which op, from cards, hazards and the profile's own words (D13)."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
 
 from firmtoken.compiler.cards import KernelCard
 from firmtoken.compiler.choices import KernelChoice, RejectedKernel
 from firmtoken.compiler.errors import PlanError, Refusal
-from firmtoken.compiler.facts import CacheChoice, ModelFacts
+from firmtoken.compiler.facts import Batches, CacheChoice, ModelFacts
 from firmtoken.compiler.hazard_effects import plan_refusals
 from firmtoken.compiler.kernel_constants import kernel_constants
 from firmtoken.compiler.kernel_fitness import Launch, describe_launch, unfitness
-from firmtoken.compiler.kernel_wishes import KernelWishes, read_wishes
+from firmtoken.compiler.kernel_refusals import (
+    Kernels,
+    Missing,
+    Used,
+    merged,
+    refuse_named,
+    refuse_none,
+)
+from firmtoken.compiler.kernel_wishes import KernelWishes, covered_by, read_wishes
+from firmtoken.compiler.workspaces import sizes_of, workspace_bytes
 from firmtoken.schema.profile import Profile
-
-Used = tuple[str, str, str]
-"""Op, phase, format of the operand that decides."""
 
 
 def choose_kernels(
     profile: Profile,
     facts: ModelFacts,
+    batches: Batches,
     cache: CacheChoice,
     used: Sequence[Used],
     cards: Sequence[KernelCard],
 ) -> tuple[KernelChoice, ...]:
     """One choice per op, phase, format and size range; raises `PlanError` with every op that has none."""
-    wishes = read_wishes(profile, used, cards)
     launch = describe_launch(profile, cache)
+    wishes = read_wishes(profile, used, cards, launch)
+    sizes = sizes_of(profile, facts, batches)
     choices: list[KernelChoice] = []
-    refusals = list(plan_refusals(launch.situation))
+    missing: list[Missing] = []
     for op, phase, format_name in dict.fromkeys(used):
         own = [card for card in cards if card.op == op]
         constants = kernel_constants(op, profile.model.geometry, facts, cache)
         found = _choose((op, phase, format_name), own, wishes, launch)
-        if isinstance(found, Refusal):
-            refusals.append(found)
+        if isinstance(found, Missing):
+            missing.append(found)
             continue
         choices += [
-            _choice((op, phase, format_name), pick, constants, rejected, because)
+            _choice(
+                (op, phase, format_name),
+                pick,
+                constants,
+                rejected,
+                because,
+                workspace_bytes(pick[0].workspace, sizes),
+            )
             for pick, rejected, because in found
         ]
+    refusals = (
+        *plan_refusals(launch.situation),
+        *_refused_names(wishes, used, cards, launch),
+        *merged(missing),
+    )
     if refusals:
         raise PlanError(tuple(dict.fromkeys(refusals)))
     return tuple(choices)
+
+
+def _refused_names(
+    wishes: KernelWishes, used: Sequence[Used], cards: Sequence[KernelCard], launch: Launch
+) -> Iterator[Refusal]:
+    for key, name in wishes.names.items():
+        own = [card for card in cards if card.op == key.partition(".")[0]]
+        wanted = next(card for card in own if card.name == name)
+        covered = covered_by(key, used, wishes.names)
+        # A name without a format can only mean the formats that the card takes.
+        meant = [launched for launched in covered if launched[2] in wanted.formats] or covered
+        avoided = {name for _, phase, _ in meant for name in wishes.avoided(wanted.op, phase)}
+        refusal = refuse_named(
+            key, wanted, meant, Kernels(cards=own, avoided=avoided, launch=launch)
+        )
+        if refusal is not None:
+            yield refusal
 
 
 Range = tuple[KernelCard, int, int]
@@ -51,34 +87,28 @@ Found = tuple[Range, tuple[RejectedKernel, ...], str]
 
 def _choose(
     used: Used, own: Sequence[KernelCard], wishes: KernelWishes, launch: Launch
-) -> Refusal | list[Found]:
+) -> Missing | list[Found]:
     op, phase, format_name = used
     key, named = wishes.named(op, phase)
     avoided = wishes.avoided(op, phase)
+    kernels = Kernels(cards=own, avoided=avoided, launch=launch)
     faults = {card.name: unfitness(card, phase, format_name, launch) for card in own}
-    usable = sorted(
-        (card for card in own if not faults[card.name] and card.name not in avoided),
-        key=lambda card: (card.rank, card.name),
-    )
+    usable = kernels.usable([used])
     wanted = next((card for card in own if card.name == named), None)
-    # A name without a format can only mean the formats that the card takes.
     if wanted is not None and format_name in wanted.formats:
-        if faults[wanted.name]:
-            return _refuse_named(key, wanted, faults[wanted.name], usable)
         because = f"`kernels.{key}` names it"
         ranges: list[Range] = [(wanted, 1, wanted.max_rows)]
     elif not usable:
-        other_pages = _page_sizes(used, own, avoided, launch)
-        if other_pages:
-            return _refuse_page(used, launch.page_size, other_pages)
-        return _refuse_all(used, own, faults, avoided)
+        return refuse_none(used, kernels)
     else:
         ranges = _ranges(usable)
         because = _ranking(ranges[0][0], len(usable))
     chosen = {card.name for card, _, _ in ranges}
     rejected = tuple(
         RejectedKernel(
-            kernel=card.name, because=_rejection(card, faults, avoided, ranges[0][0], key)
+            kernel=card.name,
+            because=_rejection(card, faults, avoided, ranges[0][0], key),
+            usable=card in usable,
         )
         for card in own
         if card.name not in chosen
@@ -125,6 +155,7 @@ def _choice(
     constants: dict[str, int | float | str],
     rejected: tuple[RejectedKernel, ...],
     because: str,
+    workspace: int,
 ) -> KernelChoice:
     op, phase, format_name = used
     card, low, high = part
@@ -135,70 +166,15 @@ def _choice(
         sizes=(low, high),
         kernel=card.name,
         entry=card.entry,
-        constants=dict(constants),
+        constants={**constants, **dict(card.constants)},
         because=because,
         evidence=card.evidence,
         status=card.status,
         ignores_stream=card.ignores_stream,
         respects_holds=card.respects_holds,
         in_place=card.in_place,
-        workspace_bytes=card.workspace_bytes,
+        workspace=card.workspace,
+        workspace_bytes=workspace,
+        local_bytes=card.local_bytes,
         rejected=rejected,
-    )
-
-
-def _refuse_named(
-    key: str, wanted: KernelCard, fault: str, usable: Sequence[KernelCard]
-) -> Refusal:
-    others = " or ".join(f"`{card.name}`" for card in usable if card.name != wanted.name)
-    return Refusal(
-        field=f"kernels.{key}",
-        message=f"`{wanted.name}` cannot be used for `{wanted.op}`: {fault}",
-        hint=f"use {others}" if others else "remove this line",
-        code="hazard" if fault.startswith(wanted.hazards) else "no_kernel",
-    )
-
-
-def _page_sizes(
-    used: Used, own: Sequence[KernelCard], avoided: Iterable[str], launch: Launch
-) -> tuple[int, ...]:
-    """Sizes of a page with which a kernel could be used."""
-    _, phase, format_name = used
-    sizes = {
-        size
-        for card in own
-        if card.name not in avoided
-        for size in card.page_sizes
-        if not unfitness(card, phase, format_name, replace(launch, page_size=size))
-    }
-    return tuple(sorted(sizes))
-
-
-def _refuse_page(used: Used, page_size: int, others: Sequence[int]) -> Refusal:
-    # The phase is left out: decode and prefill have one cache, so this is one fault.
-    op, _, format_name = used
-    return Refusal(
-        field="cache.page_size",
-        message=f"no kernel for `{op}` with {format_name} takes pages of `{page_size}` tokens",
-        hint="use " + " or ".join(f"`{size}`" for size in others),
-        code="no_kernel",
-    )
-
-
-def _refuse_all(
-    used: Used, own: Sequence[KernelCard], faults: dict[str, str], avoided: Iterable[str]
-) -> Refusal:
-    op, phase, format_name = used
-    reasons = [
-        f"`{card.name}`: {faults[card.name] or 'the profile avoids it'}"
-        for card in own
-        if not card.not_called and (format_name in card.formats or len(own) == 1)
-    ]
-    spared = [card.name for card in own if card.name in avoided and not faults[card.name]]
-    listed = "; ".join(reasons) if reasons else f"no card takes `{format_name}`"
-    return Refusal(
-        field=f"kernels.{op}",
-        message=f"no kernel for `{op}` in {phase} with {format_name} ({listed})",
-        hint=f"allow `{spared[0]}`" if spared else "another number format or device has one",
-        code="no_kernel",
     )

@@ -4,27 +4,24 @@ Names: a value that lives inside one program gets its prefix (`decode.h`); what 
 Owner 0 is the open prefill, owner 1 the running batch (D5).
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from firmtoken.compiler.facts import Batches, ModelFacts
 from firmtoken.compiler.family import Family
 from firmtoken.compiler.passes.fuse import fuse
+from firmtoken.compiler.passes.lower_experts import (
+    Shape,
+    ahead,
+    experts,
+    first_waves,
+    localise,
+    shorthand,
+)
 from firmtoken.compiler.plan import Programs
 from firmtoken.compiler.program import Block, BlockOf, Body, Item, Loop, Program, Step, When, Yield
+from firmtoken.compiler.slot_split import LEAST_WAVES
 
 OPEN_PREFILL, RUNNING = "0", "1"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
-    """What differs between the programs of one placement."""
-
-    prefix: str
-    owner: str
-    hidden: str
-    """Reference of the hidden states: `hid`, or `hid[c]` where a span parks them."""
-    addressing: str
-    """`ids` (resident), `map` (through resolve) or `slots` (through admit)."""
 
 
 def lower(
@@ -32,12 +29,12 @@ def lower(
     facts: ModelFacts,
     batches: Batches,
     *,
-    placement: str,
+    layout: str,
     snapshots: bool,
     captured: bool,
 ) -> Programs:
-    """Programs of this placement; `kernel` is empty and there are no events yet."""
-    offload = placement == "offload"
+    """Programs of this layout; `kernel` is empty and there are no events yet."""
+    offload, waves = layout != "resident", layout == "waves"
     decode = Shape(
         prefix="decode",
         owner=RUNNING,
@@ -49,12 +46,17 @@ def lower(
         owner=OPEN_PREFILL,
         hidden="hid[c]" if offload else "hid",
         addressing="map" if offload else "ids",
+        waves=waves,
+        columns=1 if waves else batches.columns,
     )
-    extend = replace(prefill, prefix="extend", hidden="hid")
+    extend = replace(prefill, prefix="extend", hidden="hid", columns=1)
     chunks = -(-facts.max_positions // batches.moe_chunk)
     tiles = -(-batches.moe_chunk // batches.mixer_tile)
-    bounds = {"layers": facts.num_layers, "chunks": chunks, "tiles": tiles}
     whole = {"layers": facts.num_layers, "chunks": 1, "tiles": 1}
+    looped = {**whole, "waves": LEAST_WAVES} if waves else whole
+    bounds = {**looped, "chunks": chunks, "tiles": tiles}
+    if prefill.columns > 1:
+        bounds["columns"] = prefill.columns
     restore = _restore_states(facts, snapshots=snapshots)
     prefill_body = _layer_major(prefill) if offload else _chunk_major(prefill)
     return Programs(
@@ -67,7 +69,7 @@ def lower(
             body=(*_embed(decode), _layers(Block(block="layer")), *_head(family, decode, "hid")),
             blocks={
                 **_mixer_blocks(family, facts, decode),
-                "experts": _experts(family, decode),
+                "experts": experts(family, decode),
                 "layer": (BlockOf(block_of="kind", suffix=".mixer"), Block(block="experts")),
             },
         ),
@@ -80,43 +82,23 @@ def lower(
             body=(*restore, *prefill_body, *_head(family, prefill, "last")),
             blocks={
                 **_mixer_blocks(family, facts, prefill),
-                "experts": _experts(family, prefill),
-                **({"ahead": _ahead(prefill, "l+1")} if offload else {}),
+                "experts": experts(family, prefill),
+                **({"ahead": ahead(prefill, "l+1")} if layout == "offload" else {}),
             },
         ),
         extend=Program(
             captured=False,
             closed=True,
             sizes=(),
-            bounds=whole,
+            bounds=looped,
             entry_waits=(),
             body=(*restore, *_extend_body(extend), *_head(family, extend, "last")),
             blocks={
                 **_mixer_blocks(family, facts, extend),
-                "experts": _experts(family, extend),
+                "experts": experts(family, extend),
             },
         ),
         park=_park(facts) if snapshots and facts.num_linear else None,
-    )
-
-
-def _step(op: str, *, rows: str, reads: str = "", writes: str = "", weights: str = "") -> Step:
-    """A fused step in the shorthand of `family.primitive`: `operand:reference` words."""
-    operands: dict[str, str] = {}
-    sides = []
-    for side in (reads, writes, weights):
-        pairs = dict(word.split(":", 1) for word in side.split())
-        operands |= pairs
-        sides.append(tuple(pairs.values()))
-    return Step(
-        op=op,
-        kernel="",
-        stream="main",
-        reads=sides[0],
-        writes=sides[1],
-        weights=sides[2],
-        rows=rows,
-        operands=operands,
     )
 
 
@@ -134,23 +116,25 @@ def _tiles(*body: Item) -> Loop:
 
 def _embed(shape: Shape) -> Body:
     hidden = f"{shape.prefix}.{shape.hidden}"
-    return (_step("embed", writes=f"hid:{hidden}", weights="table:embed", rows="tokens"),)
+    return (shorthand("embed", writes=f"hid:{hidden}", weights="table:embed", rows="tokens"),)
 
 
 def _layer_major(shape: Shape) -> Body:
-    """A span goes through layer l while the missing experts of l + 1 are on their way (D7)."""
+    """A span goes through layer l while experts are on their way: what l + 1 misses (D7), or the next waves (D8)."""
+    first = first_waves(shape, "0") if shape.waves else ahead(shape, "0")
+    whole: Body = (When(when="l+1<layers", body=(Block(block="ahead"),)),)
     return (
         _chunks(*_embed(shape)),
-        *_ahead(shape, "0"),
+        *first,
         _layers(
-            When(when="l+1<layers", body=(Block(block="ahead"),)),
+            *(() if shape.waves else whole),
             _chunks(
                 _tiles(BlockOf(block_of="kind", suffix=".mixer")),
                 Block(block="experts"),
                 Yield(program="decode"),
             ),
             replace(
-                _step("mark", rows="1"),
+                shorthand("mark", rows="1"),
                 drops=("cache[l]", "table[l]"),
             ),
         ),
@@ -181,39 +165,16 @@ def _extend_body(shape: Shape) -> Body:
     )
 
 
-def _ahead(shape: Shape, layer: str) -> Body:
-    """Find and fetch what layer `layer` misses; nothing of that layer may change until it is done."""
-    prefix = shape.prefix
-    table, cache = f"table[{layer}]", f"cache[{layer}]"
-    found, missing, staged = f"{prefix}.map[{layer}]", f"{prefix}.miss[{layer}]", f"staged[{layer}]"
-    resolve = _step(
-        "resolve", reads=f"table:{table}", writes=f"map:{found} miss:{missing}", rows="1"
-    )
-    return (
-        replace(
-            resolve,
-            holds=(cache, table),
-            addresses=(staged,),
-            operands={**resolve.operands, "staged": staged},
-        ),
-        _fetch(missing, layer, f"staged:{staged}"),
-    )
-
-
-def _fetch(missing: str, layer: str, targets: str) -> Step:
-    return _step("fetch", reads=f"miss:{missing} bank:bank[{layer}]", writes=targets, rows="1")
-
-
 def _gather(shape: Shape) -> Step:
     source = f"{shape.prefix}.{shape.hidden}"
-    return _step(
+    return shorthand(
         "copy", reads=f"source:{source}", writes=f"target:{shape.prefix}.last", rows="tokens"
     )
 
 
 def _head(family: Family, shape: Shape, last: str) -> Body:
-    steps = tuple(_localise(step, shape, last=last) for step in fuse(family.head()))
-    tokens = _step(
+    steps = tuple(localise(step, shape, last=last) for step in fuse(family.head()))
+    tokens = shorthand(
         "sample",
         reads=f"logits:{shape.prefix}.logits",
         writes=f"tokens:{shape.prefix}.tokens",
@@ -224,117 +185,16 @@ def _head(family: Family, shape: Shape, last: str) -> Body:
 
 def _mixer_blocks(family: Family, facts: ModelFacts, shape: Shape) -> dict[str, Body]:
     return {
-        f"{kind}.mixer": tuple(_localise(step, shape) for step in fuse(family.mixer(kind)))
+        f"{kind}.mixer": tuple(localise(step, shape) for step in fuse(family.mixer(kind)))
         for kind in sorted(set(facts.layer_kinds))
     }
-
-
-def _experts(family: Family, shape: Shape) -> Body:
-    """The second half of a layer, with what the addressing needs before the routed experts run."""
-    steps = [_localise(step, shape) for step in fuse(family.experts())]
-    placed = [_address(step, shape) for step in steps]
-    ids = f"{shape.prefix}.ids"
-    at = next(index for index, step in enumerate(placed) if ids in step.writes) + 1
-    return (*placed[:at], *_find(shape), *_shared_first(placed[at:]))
-
-
-def _shared_first(steps: list[Step]) -> tuple[Step, ...]:
-    """The shared expert needs no routed expert, so it runs while those are fetched."""
-    return tuple(sorted(steps, key=lambda step: step.op != "shared_expert"))
-
-
-def _find(shape: Shape) -> Body:
-    """Between `route` and the experts: find slots and fetch what is missing."""
-    prefix = shape.prefix
-    if shape.addressing == "slots":
-        admit = _step(
-            "admit",
-            reads=f"ids:{prefix}.ids table:table[l] lru:lru[l]",
-            writes=f"slots:{prefix}.slots table:table[l] lru:lru[l] miss:{prefix}.miss",
-            rows="tokens",
-        )
-        addresses = {"cache": "cache[l]", "overflow": "overflow"}
-        return (
-            replace(
-                admit,
-                addresses=tuple(addresses.values()),
-                operands={**admit.operands, **addresses},
-            ),
-            replace(
-                _fetch(f"{prefix}.miss", "l", "cache:cache[l] overflow:overflow"),
-                reads=(f"{prefix}.miss", "bank[l]", "cache[l]", "overflow"),
-            ),
-        )
-    if shape.addressing == "map" and prefix == "extend":
-        resolve = _step(
-            "resolve",
-            reads=f"ids:{prefix}.ids table:table[l]",
-            writes=f"map:{prefix}.map miss:{prefix}.miss",
-            rows="tokens",
-        )
-        return (
-            replace(
-                resolve,
-                addresses=("staged[l]",),
-                operands={**resolve.operands, "staged": "staged[l]"},
-            ),
-            _fetch(f"{prefix}.miss", "l", "staged:staged[l]"),
-        )
-    return ()
-
-
-def _address(step: Step, shape: Shape) -> Step:
-    """Routed-expert steps get the operands by which they find their slots."""
-    if step.op not in ("moe_gate_up", "moe_down"):
-        return step
-    prefix = shape.prefix
-    operands = {**step.operands, "experts": "cache[l]"}
-    reads = [*step.reads, "cache[l]"]
-    if shape.addressing == "slots":
-        del operands["ids"]
-        operands["slots"] = f"{prefix}.slots"
-        reads = [ref for ref in reads if ref != f"{prefix}.ids"]
-        reads += [f"{prefix}.slots", "overflow"]
-    elif shape.addressing == "map":
-        found = f"{prefix}.map" if prefix == "extend" else f"{prefix}.map[l]"
-        operands["map"] = found
-        reads += [found, "staged[l]"]
-    return replace(step, reads=tuple(reads), operands=operands)
-
-
-def _localise(step: Step, shape: Shape, *, last: str = "last") -> Step:
-    """Program-local names get the prefix, the hidden states their index, the states their owner."""
-
-    def rename(reference: str) -> str:
-        if reference == "hid":
-            return f"{shape.prefix}.{shape.hidden}"
-        if reference == "last":
-            return f"{shape.prefix}.{last}"
-        if "[" in reference:
-            return reference.replace(",o]", f",{shape.owner}]")
-        return f"{shape.prefix}.{reference}"
-
-    rows = step.rows
-    if rows == "tile" and shape.prefix != "prefill":
-        rows = "tokens"  # one tile is the whole launch
-    weights = set(step.weights)
-    return replace(
-        step,
-        reads=tuple(map(rename, step.reads)),
-        writes=tuple(map(rename, step.writes)),
-        operands={
-            name: reference if reference in weights else rename(reference)
-            for name, reference in step.operands.items()
-        },
-        rows=rows,
-    )
 
 
 def _restore_states(facts: ModelFacts, *, snapshots: bool) -> Body:
     """Before layer 0 every sequence that enters gets its states: a snapshot's, or zero."""
     if not facts.num_linear:
         return ()
-    step = _step(
+    step = shorthand(
         "restore",
         reads="snaps:snaps[l]" if snapshots else "",
         writes="conv_state:conv_state[l,0] recurrent_state:recurrent_state[l,0]",
@@ -348,7 +208,7 @@ def _park(facts: ModelFacts) -> Program:
 
     It may run at a yield, where only the running batch (owner 1) may be read; elsewhere it owns all sequences.
     """
-    snapshot = _step(
+    snapshot = shorthand(
         "snapshot",
         reads="conv_state:conv_state[l,1] recurrent_state:recurrent_state[l,1]",
         writes="snaps:snaps[l]",

@@ -58,6 +58,14 @@ def used_kernels(
     return tuple(used)
 
 
+def rows_for(
+    programs: Programs, formats: Formats, choices: Sequence[KernelChoice]
+) -> tuple[KernelChoice, ...]:
+    """The choices that these programs launch; another placement may need more."""
+    used = set(used_kernels((programs,), formats))
+    return tuple(row for row in choices if (row.op, row.phase, row.format) in used)
+
+
 def name_kernels(programs: Programs, formats: Formats, choices: Sequence[KernelChoice]) -> Programs:
     """The programs with `kernel` filled in."""
     names = {(row.op, row.phase, row.format): row.kernel for row in reversed(choices)}

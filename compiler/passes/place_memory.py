@@ -116,12 +116,14 @@ def _expert_buffers(facts: ModelFacts, split: Split, slot_bytes: int) -> Iterato
             )
         return
     half = split.experts.staging_slots // 2 * slot_bytes
+    in_waves = split.experts.waves > 1
+    unit = "wave" if in_waves else "layer"
     yield _slots(
         "staged",
         "experts.staging",
-        ("layer",),
+        ("layer", "wave") if in_waves else ("layer",),
         (),
-        "two halves: one layer computes while the next arrives",
+        f"two halves: one {unit} computes while the next arrives",
         size=half,
         ring=2,
     )
@@ -174,8 +176,8 @@ def _slots(
         index=index,
         offset=0,
         bytes=size or places[0][1],
-        stride=(size,) * len(index),
-        ring=(ring,) * len(index),
+        stride=(0,) * (len(index) - 1) + (size,) if index else (),
+        ring=(0,) * (len(index) - 1) + (ring,) if index else (),
         places=places,
         view_of=(),
         dtype="slot",

@@ -1,15 +1,16 @@
 """`place_streams`: copies go to the side stream, and events order exactly what depends on the other stream (D5).
 
-An event is named after what the producer did (`prefill.fetched[l]`). Only values that cross streams make one; that a
-side stream never overwrites what is still read follows from those same events, and `verify` proves it.
+An event is named after what the producer did (`prefill.fetched[l]`, of a wave `prefill.fetched[l,w]`). Only values that
+cross streams make one; that a side stream never overwrites what is still read follows from those same events, and
+`verify` proves it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from firmtoken.compiler.plan import Edge, Programs, Streams
-from firmtoken.compiler.program import Body, Item, Program, Step
-from firmtoken.compiler.steps import map_bodies, map_steps, steps_of
+from firmtoken.compiler.program import Body, Item, Loop, Program, Step, When
+from firmtoken.compiler.steps import map_steps, steps_of
 from firmtoken.compiler.unroll import parse_reference
 
 SIDE_OPS = frozenset({"fetch", "snapshot"})
@@ -89,8 +90,8 @@ def _crossing(producer: Step, program: Program) -> tuple[str, ...]:
 def _event(producer: Step, program: str, crossing: tuple[str, ...]) -> tuple[str, str]:
     """Name of the event and the index under which it is recorded (empty if no crossing value has one)."""
     indices = [parse_reference(reference)[1] for reference in crossing]
-    index = next((parts[0] for parts in indices if parts), "")
-    return f"{program}.{DONE[producer.op]}", index
+    index = next((parts for parts in indices if parts), ())
+    return f"{program}.{DONE[producer.op]}", ",".join(index)
 
 
 def _wait(
@@ -101,7 +102,7 @@ def _wait(
     if not recorded_index:
         yield event
     elif parse_reference(written)[1] and index:
-        yield f"{event}[{index[0]}]"
+        yield f"{event}[{','.join(index)}]"
 
 
 def _records(step: Step, name: str, program: Program) -> tuple[str, ...]:
@@ -113,22 +114,31 @@ def _records(step: Step, name: str, program: Program) -> tuple[str, ...]:
 
 
 def _without_repeats(program: Program) -> Program:
-    """In a straight run of steps, the second wait of one stream for one event orders nothing new."""
+    """In a run of steps, and in loops inside it, the second wait of one stream for one event orders nothing new."""
 
-    def trim(body: Body) -> Body:
-        waited: dict[str, set[str]] = {}
+    def trim(body: Body, before: Mapping[str, frozenset[str]]) -> Body:
+        waited = dict(before)
         trimmed: list[Item] = []
         for item in body:
             if isinstance(item, Step):
-                seen = waited.setdefault(item.stream, set())
-                fresh = tuple(event for event in item.waits if event not in seen)
-                seen.update(fresh)
-                trimmed.append(replace(item, waits=fresh))
+                seen = waited.get(item.stream, frozenset())
+                trimmed.append(
+                    replace(item, waits=tuple(event for event in item.waits if event not in seen))
+                )
+                waited[item.stream] = seen.union(item.waits)
+            elif isinstance(item, Loop):
+                trimmed.append(replace(item, body=trim(item.body, waited)))
+            elif isinstance(item, When):
+                trimmed.append(replace(item, body=trim(item.body, {})))
             else:
                 trimmed.append(item)
         return tuple(trimmed)
 
-    return map_bodies(program, trim)
+    return replace(
+        program,
+        body=trim(program.body, {}),
+        blocks={name: trim(body, {}) for name, body in program.blocks.items()},
+    )
 
 
 def _place_park(program: Program) -> Program:

@@ -8,10 +8,9 @@ from firmtoken.compiler.quantities import seconds
 from firmtoken.compiler.speed import (
     Costs,
     Residency,
-    bank_stream_s,
-    compute_s,
     decode_step_s,
     on_demand_s,
+    pass_s,
     prefill_s,
 )
 from firmtoken.schema.profile import Profile
@@ -58,8 +57,7 @@ def set_thresholds(
 
 def _unit_s(costs: Costs, residency: Residency, chunk: int, context: int) -> float:
     # A unit is one layer of one chunk; the deepest chunk of the longest prompt is the slowest.
-    compute = compute_s(costs, chunk, max(0, context - chunk))
-    return max(compute, bank_stream_s(costs, residency)) / costs.layers
+    return pass_s(costs, residency, chunk, max(0, context - chunk)) / costs.layers
 
 
 def _on_demand_below(

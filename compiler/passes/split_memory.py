@@ -1,35 +1,39 @@
 """`split_memory`: context first, then experts: both ledgers to the byte, and the frontier they were chosen from."""
 
 from firmtoken.compiler.errors import PlanError, Refusal
-from firmtoken.compiler.facts import (
-    Batches,
-    CacheChoice,
-    Candidates,
-    ModelFacts,
-    Split,
-)
+from firmtoken.compiler.facts import ModelFacts, Split
 from firmtoken.compiler.fits import Fit, Fits, Host, Shortage
-from firmtoken.compiler.frontier import Pick, frontier, largest_fit, pick_context
+from firmtoken.compiler.frontier import (
+    Pick,
+    frontier,
+    largest_fit,
+    longest_context,
+    pick_context,
+)
 from firmtoken.compiler.ledger_lines import num_pages, state_slots
-from firmtoken.compiler.machine import describe_machine
 from firmtoken.compiler.quantities import percent, size
 from firmtoken.compiler.shortages import refuse
+from firmtoken.compiler.slot_split import exact_slots, is_small
 from firmtoken.compiler.split_warnings import SMALL_CONTEXT, split_warnings
+from firmtoken.compiler.wishes import Refit
 from firmtoken.schema.profile import Profile
+
+LEAST_MEANT = 1024
+"""A shorter context holds no prompt of an agent: who writes 64 may mean 64k."""
 
 
 def split_memory(
-    profile: Profile,
-    facts: ModelFacts,
-    batches: Batches,
-    cache: CacheChoice,
-    candidates: Candidates,
+    fits: Fits,
+    refit: Refit,
 ) -> Split:
-    """Everything about memory; raises `PlanError` with numbers and the largest value that fits."""
-    _refuse_empty_range(profile, facts)
-    fits = Fits(profile, facts, batches, cache, candidates, describe_machine(profile.hardware))
-    most = longest_context(profile, facts)
-    chosen, pick = _choose(fits, most)
+    """Everything about memory; raises `PlanError` with numbers and the largest value that fits.
+
+    `refit` weighs what a refusal proposes.
+    """
+    facts, cache, batches = fits.facts, fits.cache, fits.batches
+    _refuse_empty_range(fits.profile, facts)
+    most = longest_context(fits)
+    chosen, pick = _choose(fits, most, refit)
     chosen = fits.grown(chosen)
     host = fits.hosts[chosen.placement]
     assert isinstance(host, Host), "a fit has room on the host"
@@ -69,24 +73,18 @@ def _refuse_empty_range(profile: Profile, facts: ModelFacts) -> None:
     )
 
 
-def longest_context(profile: Profile, facts: ModelFacts) -> int:
-    """min(the model's positions, the pool if one is asked for) (D2)."""
-    pool = profile.serving.pool
-    return facts.max_positions if pool == "auto" else min(pool, facts.max_positions)
-
-
-def _choose(fits: Fits, most: int) -> tuple[Fit, Pick | None]:
+def _choose(fits: Fits, most: int, refit: Refit) -> tuple[Fit, Pick | None]:
     asked = fits.profile.serving.context
     if asked == "auto":
         picked = pick_context(fits, most)
         if isinstance(picked, Pick):
             return picked.fit, picked
-        raise PlanError((refuse(fits, picked, most),))
+        raise PlanError((refuse(fits, picked, refit),))
     found = (
         largest_fit(fits, most, fits.placements) if asked == "max" else fits.best(min(asked, most))
     )
     if isinstance(found, Shortage):
-        raise PlanError((refuse(fits, found, most),))
+        raise PlanError((refuse(fits, found, refit),))
     return found, None
 
 
@@ -107,7 +105,7 @@ def _context_because(fits: Fits, chosen: Fit, pick: Pick | None, limited_by: str
     if isinstance(asked, int):
         bound = "" if limited_by == "asked" else f", the model ends at {chosen.context:,}"
         own = min(SMALL_CONTEXT, fits.facts.max_positions)
-        note = f"; note: agents often need {own:,}" if chosen.context < own else ""
+        note = f"; note: {_small_note(asked, own)}" if chosen.context < own else ""
         return f"{asked:,} tokens were asked for{bound}; reserved first: {paid}{note}"
     if asked == "max":
         ends = "the model's positions" if limited_by == "model" else "the largest that fits"
@@ -118,6 +116,12 @@ def _context_because(fits: Fits, chosen: Fit, pick: Pick | None, limited_by: str
         f"`auto`, preferring {prefer}: the best trade of context against speed from "
         f"{pick.floor:,} tokens up; {paid}"
     )
+
+
+def _small_note(asked: int, own: int) -> str:
+    """For a context that was asked for and is small: 64 tokens are rather 64k whose suffix was forgotten."""
+    needed = f"agents often need {own:,}"
+    return f"did you mean `{asked}k`? {needed}" if asked < LEAST_MEANT else needed
 
 
 def _experts_because(fits: Fits, chosen: Fit) -> str:
@@ -131,12 +135,34 @@ def _experts_because(fits: Fits, chosen: Fit) -> str:
     share = percent(chosen.slots / total)
     asked = fits.profile.experts.slots
     if asked != "auto":
-        return f"`experts.slots` asks for {asked:,} of {total:,} ({share})"
+        staging = _staging_because(fits, chosen)
+        return f"`experts.slots` asks for {asked:,} of {total:,} ({share}); {staging}"
     others = chosen.device.total - sum(
         part.bytes for part in chosen.device.lines if part.name.startswith("experts.")
     )
     return (
         f"{size(chosen.device.budget - others)} are left beside the context: {chosen.slots:,} of {total:,} "
-        f"experts ({share}) in slots of {size(slot)}, {chosen.experts.staging_slots} to stage and "
-        f"{chosen.experts.overflow_slots} to overflow"
+        f"experts ({share}) in slots of {size(slot)}, and {chosen.experts.overflow_slots} to overflow; "
+        f"{_staging_because(fits, chosen)}"
     )
+
+
+def _staging_because(fits: Fits, chosen: Fit) -> str:
+    """Why a layer's misses come whole or in waves (D8)."""
+    experts, facts = chosen.experts, fits.facts
+    whole = exact_slots(facts, fits.requests, chosen.slots, "offload").staging_slots
+    if experts.layout == "waves":
+        return (
+            f"{experts.staging_slots} slots stage a layer's misses in {experts.waves} waves, "
+            f"where staging them at once takes {whole}"
+        )
+    words = f"{whole} slots stage a layer's misses at once"
+    if is_small(experts):
+        return f"{words}, too few for waves to save much"
+    if fits.profile.experts.slots != "auto":
+        return f"{words}: they fit, and waves would leave their room to nobody"
+    if "waves" not in fits.candidates.laid:
+        return f"{words}, since in waves a span is one chunk of {fits.batches.moe_chunk:,} tokens"
+    if isinstance(fits.in_waves(chosen), Shortage):
+        return f"{words}; in waves the rows of a chunk would live longer and not fit"
+    return f"{words}: in waves each chunk streams the bank, and {fits.batches.moe_chunk:,} tokens hide too little of it"

@@ -4,8 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from firmtoken.compiler.errors import PlanError, PlanRefused
+from firmtoken.compiler.evidence import label_kernels
 from firmtoken.compiler.pipeline import compile_profile
 from firmtoken.compiler.plan import Plan
+from firmtoken.runtime.cli.evidence import compiled_kernels, evidence_folder
 from firmtoken.runtime.cli.failure import Failure
 from firmtoken.runtime.exit_codes import REFUSED, WRONG
 from firmtoken.runtime.kernels import CARDS
@@ -28,7 +30,7 @@ def compile_argument(argument: str, overrides: Sequence[str]) -> Compiled:
     except ProfileError as error:
         raise Failure(str(error), exit_code=WRONG) from error
     try:
-        return Compiled(loaded=loaded, plan=compile_profile(loaded.profile, CARDS))
+        plan = compile_profile(loaded.profile, CARDS)
     except PlanError as error:
         found = (
             str(loaded.refuse(refusal.field, refusal.message, refusal.hint, refusal.code))
@@ -40,3 +42,11 @@ def compile_argument(argument: str, overrides: Sequence[str]) -> Compiled:
         raise Failure(
             faults, exit_code=REFUSED, hint="this is a fault of the compiler: please report it"
         ) from error
+    return Compiled(loaded=loaded, plan=_labelled(plan, loaded))
+
+
+def _labelled(plan: Plan, loaded: LoadedProfile) -> Plan:
+    gpu = loaded.profile.hardware.gpu
+    if gpu is None:
+        return plan
+    return label_kernels(plan, compiled_kernels(gpu.compute_capability, evidence_folder()))

@@ -1,10 +1,14 @@
-"""`ft diff`: what differs between two plans, the numbers that people ask for first."""
+"""`ft diff`: two plans side by side: the figures people ask for, what they mean, which choices differ and why."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 
 from firmtoken.compiler.choices import KernelChoice
+from firmtoken.compiler.comparison import meaning
 from firmtoken.compiler.plan import Plan
 from firmtoken.compiler.plan_json import plan_to_data
+from firmtoken.compiler.quantities import count, percent
+from firmtoken.compiler.tables import columns, cut, paragraph
 from firmtoken.runtime.cli.compiled import compile_argument
 
 SHOWN = ("context", "experts", "kv_cache", "schedule", "admission")
@@ -13,17 +17,57 @@ ANY_SIZE = 2**31
 
 
 def diff_plans(first: str, second: str, overrides: Sequence[str]) -> int:
-    """Print headline and differences; 0 also when there are some."""
+    """Print figures, what they mean, and the choices that differ; 0 also when some do."""
     one, two = (compile_argument(each, overrides).plan for each in (first, second))
-    print(f"{'':28s} {one.profile.name:>20s} {two.profile.name:>20s}")
-    for name, before, after in _headline(one, two):
-        mark = " " if before == after else "~"
-        print(f"{mark} {name:26s} {before:>20s} {after:>20s}")
-    lines = list(differences(one, two))
-    print(f"\n{len(lines)} differences in the choices" + (":" if lines else ""))
-    for line in lines:
-        print(f"  {line}")
+    print(diff_text(one, two), end="")
     return 0
+
+
+def diff_text(one: Plan, two: Plan) -> str:
+    """Both plans' figures side by side, the meaning in sentences, each differing choice with both reasons."""
+    names = one.profile.name, two.profile.name
+    rows = [
+        (f"{' ' if before == after else '~'} {name}", before, after)
+        for name, before, after in zip(_HEADINGS, _figures(one), _figures(two), strict=True)
+    ]
+    lines = columns([("", *names), *rows], "<>>")
+    lines += ["", "what it means (computed, not measured)"]
+    for sentence in meaning(one, two):
+        lines += paragraph(sentence, indent="    ", first="  ")
+    changed = list(differences(one, two))
+    lines += ["", f"{count(len(changed), 'difference')} in the choices" + (":" if changed else "")]
+    for group, members in groupby(changed, key=_group):
+        lines += [cut(f"  {line}") for line in members]
+        for name, because in _named_reasons(names, _reasons(group, one, two)):
+            lines += paragraph(f"{name}: {because}", indent="        ", first="      ")
+    return "\n".join(lines) + "\n"
+
+
+def _named_reasons(names: tuple[str, str], reasons: tuple[str, str]) -> list[tuple[str, str]]:
+    if reasons[0] == reasons[1]:
+        return [("both", reasons[0])] if reasons[0] else []
+    return [(name, because) for name, because in zip(names, reasons, strict=True) if because]
+
+
+def _group(line: str) -> str:
+    """What one reason covers: a part of the plan, or one row of the kernels."""
+    path = line[2:].split(": ")[0]
+    return path if path.startswith("kernels.") else path.split(".")[0]
+
+
+def _reasons(group: str, one: Plan, two: Plan) -> tuple[str, str]:
+    """Why each plan chose as it did; empty where a part gives no reason."""
+    if not group.startswith("kernels."):
+        return _reason(group, one), _reason(group, two)
+    return _kernel_reason(group, one), _kernel_reason(group, two)
+
+
+def _reason(part: str, plan: Plan) -> str:
+    return str(getattr(getattr(plan, part), "because", ""))
+
+
+def _kernel_reason(path: str, plan: Plan) -> str:
+    return next((row.because for row in plan.kernels if _kernel_path(row) == path), "")
 
 
 def differences(one: Plan, two: Plan) -> Iterator[str]:
@@ -36,10 +80,6 @@ def differences(one: Plan, two: Plan) -> Iterator[str]:
             yield f"+ {path}: {after[path]}"
         elif before[path] != after[path]:
             yield f"~ {path}: {before[path]} -> {after[path]}"
-
-
-def _headline(one: Plan, two: Plan) -> Iterator[tuple[str, str, str]]:
-    yield from zip(_HEADINGS, _figures(one), _figures(two), strict=True)
 
 
 _HEADINGS = (
@@ -57,7 +97,7 @@ def _figures(plan: Plan) -> tuple[str, ...]:
     return (
         f"{plan.context.effective:,}",
         f"{plan.kv_cache.tokens:,}",
-        f"{plan.experts.slots:,} of {plan.experts.total:,} ({plan.experts.resident_fraction:.0%})",
+        f"{plan.experts.slots:,} of {plan.experts.total:,} ({percent(plan.experts.resident_fraction)})",
         f"{plan.memory.device.total / 2**30:.2f}",
         f"{plan.memory.host.total / 2**30:.2f}",
         f"{plan.estimates.decode_tokens_per_s:.1f}",
@@ -70,14 +110,15 @@ def _leaves(plan: Plan) -> Iterator[tuple[str, object]]:
     for name in SHOWN:
         yield from _walk(name, data[name])
     for kernel in plan.kernels:
-        yield f"kernels.{kernel.op}.{kernel.phase}{_row(kernel)}", kernel.kernel
+        yield _kernel_path(kernel), kernel.kernel
     yield "streams", f"{plan.streams.layout}: {', '.join(plan.streams.names)}"
 
 
-def _row(kernel: KernelChoice) -> str:
-    """What tells rows of one op apart."""
+def _kernel_path(kernel: KernelChoice) -> str:
+    """Op and phase, and what tells rows of one op apart."""
     least, most = kernel.sizes
-    return f"[{kernel.format}]" if most == ANY_SIZE else f"[{kernel.format}, {least} to {most}]"
+    sizes = "" if most == ANY_SIZE else f", {least} to {most}"
+    return f"kernels.{kernel.op}.{kernel.phase}[{kernel.format}{sizes}]"
 
 
 def _walk(path: str, value: object) -> Iterator[tuple[str, object]]:

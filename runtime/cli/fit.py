@@ -33,11 +33,11 @@ def as_found(compiled: Compiled, root: Path) -> Profile:
     hardware = compiled.loaded.profile.hardware
     # RAM plays both sides on a CPU device (D9): the host has what the arena leaves, in whole MiB.
     left = (available_bytes(root) - compiled.plan.memory.device.total) // MIB * MIB
-    memory = min(hardware.host.memory, left)
+    memory, pinnable = min(hardware.host.memory, left), hardware.host.pinnable
     host = hardware.host.model_copy(
         update={
             "memory": memory,
-            "pinnable": min(hardware.host.pinnable, memory),
+            "pinnable": pinnable if pinnable == "auto" else min(pinnable, memory),
             "cores": min(hardware.host.cores, len(os.sched_getaffinity(0))),
         }
     )
@@ -79,5 +79,5 @@ def _settings(asked: Host, found: Host) -> str:
     return " ".join(
         f"--set hardware.host.{name}={here // MIB}MiB"
         for name, (wish, here) in amounts.items()
-        if here != wish
+        if here != wish and here != "auto"
     )

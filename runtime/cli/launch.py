@@ -15,6 +15,7 @@ from firmtoken.compiler.plan_json import plan_to_json
 from firmtoken.runtime.cli.compiled import Compiled, compile_argument
 from firmtoken.runtime.cli.failure import Failure, say
 from firmtoken.runtime.cli.fit import require_fit
+from firmtoken.runtime.cli.lock import lock_path, require_lock
 from firmtoken.runtime.cli.log_file import LogFile, open_log_file, opening_lines
 from firmtoken.runtime.cli.serve import Launch, serve
 from firmtoken.runtime.cli.this_machine import compute_threads
@@ -32,12 +33,16 @@ from firmtoken.runtime.weights.preflight import preflight
 from firmtoken.schema.profile import Server
 
 
-def launch(argument: str, overrides: Sequence[str], *, debug: bool) -> int:
+def launch(
+    argument: str, overrides: Sequence[str], *, locked: bool, lock: str | None, debug: bool
+) -> int:
     """Serve until told to stop; the exit code of D10."""
     # `kill -USR1` asks for stacks; C code answers, so it works while nothing else does.
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     compiled = compile_argument(argument, overrides)
     _show(compiled.plan)
+    if locked:
+        require_lock(compiled, lock_path(compiled, lock), argument)
     require_fit(compiled)
     settings = compiled.loaded.profile.server
     keys = _keys(settings)

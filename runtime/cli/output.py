@@ -1,6 +1,7 @@
 """What a command prints, to standard output or to the file that was asked for."""
 
 import io
+import os
 import sys
 from pathlib import Path
 
@@ -9,16 +10,31 @@ from ruamel.yaml import YAML
 from firmtoken.runtime.cli.failure import Failure
 from firmtoken.runtime.exit_codes import FAILED
 
+YAML_SUFFIXES = (".yaml", ".yml")
+
 
 def put(text: str, output: str | None) -> None:
-    """Print it, or write it to the file `output`."""
+    """Print it, or write it to the file `output`: whoever reads that file finds the old text or the new one, whole."""
     if output is None:
         sys.stdout.write(text)
         return
     try:
-        Path(output).write_text(text, encoding="utf-8")
+        _write(text, Path(output))
     except OSError as error:
         raise Failure(f"cannot write `{output}`: {error.strerror}", exit_code=FAILED) from error
+
+
+def _write(text: str, path: Path) -> None:
+    if path.exists() and not path.is_file():
+        path.write_text(text, encoding="utf-8")  # a device or a pipe cannot be replaced
+        return
+    path = path.resolve()  # a link stays one
+    new = path.with_name(f".{path.name}.{os.getpid()}.new")
+    try:
+        new.write_text(text, encoding="utf-8")
+        new.replace(path)
+    finally:
+        new.unlink(missing_ok=True)
 
 
 def yaml_text(data: object) -> str:

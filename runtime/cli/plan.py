@@ -1,6 +1,7 @@
 """`ft plan`: the plan as a table, as JSON or YAML, or one of its programs step by step."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from firmtoken.compiler.explain import table
 from firmtoken.compiler.plan import Plan
@@ -9,7 +10,7 @@ from firmtoken.compiler.program import BoundStep, BoundYield, Program
 from firmtoken.compiler.unroll import unroll
 from firmtoken.runtime.cli.compiled import compile_argument
 from firmtoken.runtime.cli.failure import Failure
-from firmtoken.runtime.cli.output import put, yaml_text
+from firmtoken.runtime.cli.output import YAML_SUFFIXES, put, yaml_text
 from firmtoken.runtime.exit_codes import WRONG
 
 
@@ -23,12 +24,15 @@ def show_plan(
 ) -> int:
     """Print or write it; the exit code."""
     plan = compile_argument(argument, overrides).plan
-    if program is not None:
-        text = _steps(plan, program)
-    else:
-        text = _text(plan, form or ("table" if output is None else "json"))
-    put(text, output)
+    put(_steps(plan, program) if program else _text(plan, form or _usual_form(output)), output)
     return 0
+
+
+def _usual_form(output: str | None) -> str:
+    """A table for people; a file is a lock, in the form that its suffix says."""
+    if output is None:
+        return "table"
+    return "yaml" if Path(output).suffix in YAML_SUFFIXES else "json"
 
 
 def _text(plan: Plan, form: str) -> str:

@@ -23,7 +23,7 @@ import rich_click as click
 
 from firmtoken import __version__
 from firmtoken.runtime.cli.failure import Failure, tell
-from firmtoken.runtime.exit_codes import FAILED, INTERRUPTED, TERMINATED
+from firmtoken.runtime.exit_codes import FAILED, INTERRUPTED, TERMINATED, WRONG
 
 click.rich_click.COMMAND_GROUPS = {
     "*": [
@@ -111,6 +111,13 @@ def ft() -> None:
 @_set
 @click.option("--host", help="Address to bind: short for `--set server.host=...`.")
 @click.option("--port", help="Port to bind: short for `--set server.port=...`.")
+@click.option(
+    "--locked",
+    is_flag=True,
+    help="Refuse unless the plan is the one that `ft plan PROFILE --output NAME.lock.json` wrote beside the profile "
+    "(of a shipped profile: in the working directory).",
+)
+@click.option("--lock", metavar="FILE", help="With --locked: the plan to compare with.")
 @click.option("--service", is_flag=True, help="Print a systemd user unit for this, start nothing.")
 @click.option("--debug", is_flag=True, help="Check the scheduler's invariants after each step.")
 @_answering
@@ -119,6 +126,8 @@ def run(
     overrides: tuple[str, ...],
     host: str | None,
     port: str | None,
+    locked: bool,
+    lock: str | None,
     service: bool,
     debug: bool,
 ) -> int:
@@ -126,6 +135,8 @@ def run(
 
     Prints the plan's summary before anything is allocated, then progress, then `ready` with the address.
     """
+    if lock is not None and not locked:
+        raise Failure("`--lock` goes with `--locked`", exit_code=WRONG, hint="add `--locked`")
     with _serving_packages("run"):
         from firmtoken.runtime.cli.launch import launch
         from firmtoken.runtime.cli.service import print_service
@@ -134,8 +145,8 @@ def run(
     given = [f"{field}={value}" for field, value in short if value is not None]
     settings = (*overrides, *given)
     if service:
-        return print_service(profile, settings, debug=debug)
-    return launch(profile, settings, debug=debug)
+        return print_service(profile, settings, locked=locked, lock=lock, debug=debug)
+    return launch(profile, settings, locked=locked, lock=lock, debug=debug)
 
 
 _report_format = click.option(
@@ -179,10 +190,19 @@ def dump(url: str, key_file: str | None, form: str) -> int:
     "--format",
     "form",
     type=click.Choice(["table", "json", "yaml"]),
-    help="[default: table; json with --output]",
+    help="[default: table; with --output json, or yaml for FILE.yaml]",
 )
-@click.option("--output", metavar="FILE", help="Write to FILE instead of stdout.")
+@click.option(
+    "--output",
+    metavar="FILE",
+    help="Write to FILE instead of stdout: as JSON or YAML a lock for `ft run`.",
+)
 @click.option("--unroll", metavar="PROGRAM", help="Print a program step by step: decode, ...")
+@click.option(
+    "--timeline",
+    metavar="FILE.svg",
+    help="Say where the time of a decode step and of a prompt goes, and draw it into FILE; `-` draws nothing.",
+)
 @_answering
 def plan(
     profile: str,
@@ -190,8 +210,19 @@ def plan(
     form: str | None,
     output: str | None,
     unroll: str | None,
+    timeline: str | None,
 ) -> int:
     """Compile PROFILE and show the plan; needs no GPU."""
+    if timeline is not None:
+        if form or output or unroll:
+            raise Failure(
+                "`--timeline` goes with neither `--format`, `--output` nor `--unroll`",
+                exit_code=WRONG,
+                hint="run `ft plan` once for each",
+            )
+        from firmtoken.runtime.cli.timeline import show_timeline
+
+        return show_timeline(profile, overrides, timeline)
     from firmtoken.runtime.cli.plan import show_plan
 
     return show_plan(profile, overrides, form=form, output=output, program=unroll)
@@ -200,12 +231,26 @@ def plan(
 @ft.command()
 @click.argument("profiles", nargs=-1, required=True)
 @_set
+@click.option(
+    "--kernels",
+    is_flag=True,
+    help="Also compile the kernels of each plan for its capability: registers, spills, shared memory. No GPU.",
+)
+@click.option(
+    "--record",
+    is_flag=True,
+    help="With --kernels: write what was compiled to `profiles/evidence`; plans then say `compiled`.",
+)
 @_answering
-def check(profiles: tuple[str, ...], overrides: tuple[str, ...]) -> int:
+def check(
+    profiles: tuple[str, ...], overrides: tuple[str, ...], kernels: bool, record: bool
+) -> int:
     """Validate, compile and verify each of PROFILES; needs no GPU."""
+    if record and not kernels:
+        raise Failure("`--record` goes with `--kernels`", exit_code=WRONG, hint="add `--kernels`")
     from firmtoken.runtime.cli.check import check_profiles
 
-    return check_profiles(profiles, overrides)
+    return check_profiles(profiles, overrides, kernels=kernels, record=record, environ=os.environ)
 
 
 @ft.command()

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from firmtoken.runtime.cli.compiled import compile_argument
 from firmtoken.runtime.cli.failure import Failure
+from firmtoken.runtime.cli.lock import lock_path, require_lock
 from firmtoken.runtime.cli.report_text import printable
 from firmtoken.runtime.cli.serve import DRAIN_S, LAST_WORDS_S, STOP_GRACE_S
 from firmtoken.runtime.exit_codes import FAILED, INTERRUPTED, REFUSED, TERMINATED, WRONG
@@ -31,14 +32,20 @@ CARRIED = (
 """Variables that `ft run` reads and a service would not have (D17); `HF_TOKEN` is a secret, and units are not."""
 
 
-def print_service(argument: str, overrides: Sequence[str], *, debug: bool) -> int:
+def print_service(
+    argument: str, overrides: Sequence[str], *, locked: bool, lock: str | None, debug: bool
+) -> int:
     """Check the profile as `ft run` would, print the unit, start nothing."""
     compiled = compile_argument(argument, overrides)
+    path = lock_path(compiled, lock).absolute() if locked else None
+    if path is not None:
+        require_lock(compiled, path, argument)
     unit = service_unit(
         name=compiled.plan.profile.name,
         program=_program(Path(sys.executable)),
         profile=_profile(argument, compiled.loaded.name),
         overrides=overrides,
+        lock=path,
         debug=debug,
         folder=Path.cwd(),
         environ=os.environ,
@@ -53,12 +60,14 @@ def service_unit(
     program: Sequence[str],
     profile: str,
     overrides: Sequence[str],
+    lock: Path | None,
     debug: bool,
     folder: Path,
     environ: Mapping[str, str],
 ) -> str:
     """The text of the unit; `folder` is where relative paths in `overrides` start."""
     settings = [part for override in overrides for part in ("--set", override)]
+    settings += ["--locked", "--lock", str(lock)] if lock is not None else []
     settings += ["--debug"] if debug else []
     command = " ".join(
         (

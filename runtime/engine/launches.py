@@ -108,7 +108,7 @@ def bind_program(
         if item.step.stream == MAIN:
             waits, entry_waits = (*entry_waits, *waits), ()
         operands = {name: views.cut(value, window) for name, value in item.operands.items()}
-        kernel = partial(kernels.choose(item, program, rows), **operands)
+        kernel = partial(kernels.choose(item, program, rows), **operands, **item.indices)
         call = faults.wrap(kernel, item, program, operands)
         bound.append(_launch(item, call, key, waits, at=pack(program, index, IDLE), renews=renews))
     return tuple(_mark_brief(bound))

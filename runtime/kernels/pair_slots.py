@@ -6,6 +6,11 @@ import torch
 
 from firmtoken.runtime.kernels.expert_slots import ExpertSlots
 
+PADDED = -1
+"""Pairs of padded rows: they give zeros."""
+ELSEWHERE = -2
+"""Pairs of an expert that this launch does not have (another wave's): what they give stays as it is."""
+
 
 def pair_slots(
     experts: ExpertSlots,
@@ -13,7 +18,7 @@ def pair_slots(
     by_expert: torch.Tensor | None,
     slots: torch.Tensor | None,
 ) -> list[int]:
-    """Absolute slot of each pair, row by row; -1 for padded pairs.
+    """Absolute slot of each pair, row by row, `PADDED` or `ELSEWHERE`.
 
     From slots[T,k], or from ids[T,k] through by_expert[E], or as ids counted from the range's first slot.
     """
@@ -23,9 +28,9 @@ def pair_slots(
     assert ids is not None
     wanted: list[int] = ids.view(-1).tolist()
     if by_expert is None:
-        return [experts.first + expert if expert >= 0 else -1 for expert in wanted]
-    slot_of: list[int] = by_expert.tolist()
-    return [slot_of[expert] if expert >= 0 else -1 for expert in wanted]
+        return [experts.first + expert if expert >= 0 else PADDED for expert in wanted]
+    slot_of: list[int] = [slot if slot >= 0 else ELSEWHERE for slot in by_expert.tolist()]
+    return [slot_of[expert] if expert >= 0 else PADDED for expert in wanted]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,13 +43,15 @@ class Run:
 
 
 def sort_by_slot(slots: list[int]) -> tuple[torch.Tensor, list[Run]]:
-    """Pairs in order of slot (int64 [P]), and the runs of equal slots in it."""
+    """Pairs in order of slot (int64 [at most P]: none that is elsewhere), and the runs of equal slots in it."""
     groups: dict[int, list[int]] = {}
     for pair, slot in enumerate(slots):
-        groups.setdefault(slot, []).append(pair)
+        if slot != ELSEWHERE:
+            groups.setdefault(slot, []).append(pair)
     runs = []
     begin = 0
     for slot, pairs in groups.items():
         runs.append(Run(slot=slot, begin=begin, end=begin + len(pairs)))
         begin += len(pairs)
-    return torch.tensor([pair for pairs in groups.values() for pair in pairs]), runs
+    order = [pair for pairs in groups.values() for pair in pairs]
+    return torch.tensor(order, dtype=torch.int64), runs

@@ -15,6 +15,7 @@ DIAGNOSIS = re.compile(
 )
 LITERAL = re.compile(r"`([^`]+)`")
 TOKEN = re.compile(r"[^\s,{}\[\]]+")
+TOGETHER = re.compile(r"with `([\w.]+): (\w+)` set `([\w.]+)` to at most (\d+)")
 HUNDREDTH = re.compile(r"(?P<amount>\d+\.\d\d)(?P<unit>[KMGT]iB)")
 
 
@@ -71,6 +72,8 @@ def proposed(told: Diagnosis, folder: Path) -> Iterator[Change]:
                 yield Change(text=text, overrides=tuple(shlex.split(line)))
         return
     hint = told.hint.partition("; needed are")[0]
+    yield from together(hint, text)
+    hint = TOGETHER.sub("", hint)
     besides, also, alone = hint.rpartition(" as well; ")
     base = tuple(f"{field}={value}" for field, value in least_sizes(besides))
     yield from settings(alone, text, base)
@@ -78,6 +81,18 @@ def proposed(told: Diagnosis, folder: Path) -> Iterator[Change]:
         yield from larger_machines(alone, text)
         yield from written(told, alone, text)
         yield from beside(told, alone, text)
+
+
+def together(hint: str, text: str) -> Iterator[Change]:
+    """`with `x.y: v` set `z.w` to at most 5`: two changes at once."""
+    besides = tuple(
+        f"{field}={value}" for field, value in least_sizes(hint.partition(" as well; ")[0])
+    )
+    base = besides if " as well; " in hint else ()
+    for field, value, limited, number in TOGETHER.findall(hint):
+        both = (*base, f"{field}={value}")
+        yield Change(text=text, overrides=(*both, f"{limited}={number}"))
+        yield Change(text=text, overrides=(*both, f"{limited}={int(number) + 1}"), fits=False)
 
 
 def settings(hint: str, text: str, base: tuple[str, ...]) -> Iterator[Change]:
@@ -101,18 +116,15 @@ def least_sizes(hint: str) -> list[tuple[str, str]]:
 def larger_machines(hint: str, text: str) -> Iterator[Change]:
     """All of the sizes that it takes, and each of them a hundredth short."""
     sizes = least_sizes(hint)
-    beside = tuple(
-        f"{field}={value}" for field, value in re.findall(r"with `([\w.]+): (\w+)`", hint)
-    )
     if sizes:
         enough = tuple(f"{field}={value}" for field, value in sizes)
-        yield Change(text=text, overrides=(*enough, *beside))
+        yield Change(text=text, overrides=enough)
     for short in range(len(sizes)):
         scarce = tuple(
             f"{field}={below(value) if index == short else value}"
             for index, (field, value) in enumerate(sizes)
         )
-        yield Change(text=text, overrides=(*scarce, *beside), fits=False)
+        yield Change(text=text, overrides=scarce, fits=False)
 
 
 def below(value: str) -> str:

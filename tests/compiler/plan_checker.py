@@ -1,16 +1,18 @@
 """Every number of a plan once more, from its JSON and from what was asked, by the definitions (D2 to D8, D16, D18).
 
 Shares no line with the compiler. Taken from the plan as they are, since no definition yields them: the formats of slots
-and keys, which kernels there are (their workspaces must be in the ledger), which buffers a program has (their sizes,
-places and lifetimes are checked), and the order of steps. Sentences (`because`, warnings, advice) are not read.
+and keys, which kernels there are, which buffers a program has (their sizes, places and lifetimes are checked), and the
+order of steps. Sentences (`because`, warnings, advice) are not read.
 """
 
 from collections.abc import Iterator
 from math import prod
 
+from tests.compiler.plan_checker_conversation import check_conversation
 from tests.compiler.plan_checker_ledger import (
     GIB,
     check_ledgers,
+    check_workspaces,
     differ,
     graph_sizes,
     host_input,
@@ -20,6 +22,10 @@ from tests.compiler.plan_checker_model import ELEMENT, Json, Model, read_model, 
 from tests.compiler.plan_checker_places import check_places, launches
 from tests.compiler.plan_checker_speed import Speed, read_machine
 from tests.compiler.plan_checker_split import Bench, check_frontier, deal, settled
+
+from firmtoken.runtime.kernels import CARDS
+
+CONSTANTS = {(card.op, card.name): card.constants for card in CARDS}
 
 
 def differences(plan: Json, asked: Json) -> list[str]:
@@ -32,8 +38,9 @@ def differences(plan: Json, asked: Json) -> list[str]:
             _check_cache(bench),
             _check_experts(bench),
             check_ledgers(bench),
+            check_workspaces(bench),
             check_places(plan, model),
-            _check_sizes(plan, asked, model),
+            _check_sizes(bench),
             _check_schedule(bench),
             _check_admission(plan, asked),
             _check_estimates(bench),
@@ -52,12 +59,14 @@ def bench_of(plan: Json, asked: Json) -> Bench:
         machine=read_machine(asked["hardware"]),
         model=model,
         captured=plan["device"]["kind"] == "cuda" and asked["graphs"] == "auto",
+        overlaps=asked["streams"]["layout"] == "auto",
         slot_bytes=plan["experts"]["slot_bytes"],
         kv_bytes=model.kv_elements * ELEMENT[plan["kv_cache"]["dtype"]],
         launches=launches(plan, model),
         offloaded=plan["experts"]["placement"] == "offload",
         slots=plan["experts"]["slots"],
         span=plan["schedule"]["prefill_span"],
+        waves=plan["programs"]["prefill"]["bounds"].get("waves", 1),
     )
     host_lines = {
         "process": GIB if plan["device"]["kind"] == "cpu" else 3 * GIB,
@@ -131,7 +140,7 @@ def _check_experts(bench: Bench) -> Iterator[str]:
         "per_layer": model.experts,
         "total": model.total,
         "resident_fraction": chosen.slots / model.total,
-        "ring": "whole" if offload else "none",
+        "ring": {"resident": "none", "offload": "whole", "waves": "waves"}[chosen.layout],
     }
     yield from differ("experts.", experts, due)
     offset = 0
@@ -144,8 +153,9 @@ def _check_experts(bench: Bench) -> Iterator[str]:
         yield f"slot parts take {offset} bytes, due {slot}"
 
 
-def _check_sizes(plan: Json, asked: Json, model: Model) -> Iterator[str]:
+def _check_sizes(bench: Bench) -> Iterator[str]:
     """Loops, graphs and kernels (D5, D6)."""
+    plan, asked, model = bench.plan, bench.asked, bench.model
     schedule = plan["schedule"]
     captured = plan["device"]["kind"] == "cuda" and asked["graphs"] == "auto"
     span, chunk, tile = schedule["prefill_span"], schedule["moe_chunk"], schedule["mixer_tile"]
@@ -153,7 +163,13 @@ def _check_sizes(plan: Json, asked: Json, model: Model) -> Iterator[str]:
         if program is None:
             continue
         whole = {"layers": model.layers, "chunks": 1, "tiles": 1}
+        waves = {"waves": bench.waves("waves", plan["experts"]["slots"])}
+        if name in ("prefill", "extend") and plan["experts"]["ring"] == "waves":
+            whole |= waves
         prefill = {**whole, "chunks": -(-span // chunk), "tiles": -(-chunk // tile)}
+        if plan["device"]["kind"] == "cuda" and plan["experts"]["ring"] != "waves":
+            blocks = next((blocks for blocks in (4, 2) if model.hidden % (64 * blocks) == 0), 1)
+            prefill |= {"columns": blocks} if blocks > 1 else {}
         due = prefill if name == "prefill" else whole
         if program["captured"] != (name == "decode" and captured):
             yield f"programs.{name}.captured is {program['captured']}"
@@ -165,9 +181,11 @@ def _check_sizes(plan: Json, asked: Json, model: Model) -> Iterator[str]:
     for row in plan["kernels"]:
         most = (chunk if row["phase"] == "prefill" else schedule["max_num_seqs"]) * model.routed
         name = f"kernel {row['op']}.{row['phase']}"
-        if row["sizes"][0] != 1 or row["sizes"][1] < most or row["workspace_bytes"] < 0:
+        if row["sizes"][0] != 1 or row["sizes"][1] < most:
             yield f"{name} takes {row['sizes']} rows, due 1 to {most}"
-        constants = _constants(plan, asked["model"])
+        # Tiles and warps are the kernel's own, as its card has them.
+        own = dict(CONSTANTS.get((row["op"], row["kernel"]), ()))
+        constants = {**_constants(plan, asked["model"]), **own}
         yield from differ(
             f"{name}: ", row["constants"], {k: constants[k] for k in row["constants"]}
         )
@@ -193,8 +211,8 @@ def _check_schedule(bench: Bench) -> Iterator[str]:
     tile, chunk = _launch_sizes(bench)
     context, chosen = plan["context"]["effective"], bench.chosen
     step = speed.decode_s(bench.requests, context)
-    compute = speed.compute_s(schedule["moe_chunk"], max(0, context - schedule["moe_chunk"]))
-    unit = max(compute, speed.stream_s) / speed.model.layers
+    deepest = max(0, context - schedule["moe_chunk"])
+    unit = speed.pass_s(schedule["moe_chunk"], deepest) / speed.model.layers
     due = {
         "max_num_seqs": bench.requests,
         "mixer_tile": tile,
@@ -279,8 +297,10 @@ def _check_estimates(bench: Bench) -> Iterator[str]:
         "prefill_tokens_per_s": 8_192 / speed.prefill_s(8_192),
         "ttft_floor_s": speed.prefill_s(1),
         "hit_rate": speed.hit_rate,
+        "bank_stream_s": speed.stream_s,
     }
     yield from differ("estimates.", estimates, due)
+    yield from check_conversation(bench)
     moved = {"device": speed.decode_bytes(1, 8_192), "link": speed.link_bytes(1)}
     for name, number in moved.items():
         if abs(estimates["bytes_per_token"][name] - number) > 0.501:

@@ -2,11 +2,15 @@
 
 from collections.abc import Iterator
 
-from tests.compiler.plan_checker_model import ELEMENT, Json, Model, up
+from tests.compiler.plan_checker_model import ELEMENT, Json, up
 from tests.compiler.plan_checker_places import launch_rows
 from tests.compiler.plan_checker_split import Bench, close
 
+from firmtoken.runtime.kernels import CARDS
+
 MIB, GIB = 2**20, 2**30
+SPILLS = {(card.op, card.name): card.local_bytes for card in CARDS}
+"""As compiled, so its card says it."""
 Due = dict[str, tuple[int, int]]
 """Line -> bytes of a unit, count."""
 
@@ -62,13 +66,13 @@ def _device_lines(bench: Bench) -> Due:
         "states": (model.state_bytes, cache["state_slots"]),
         "activations": (_reach(plan), 1),
         "inputs": (_inputs(plan) + host_input(plan, bench.asked), 1),
-        "tables": (_tables(model) if bench.speed.offloaded else 0, 1),
-        "workspace": (_workspace(plan), 1),
+        "tables": (_tables(bench) if bench.speed.offloaded else 0, 1),
         "kv_pages": (bench.page_bytes, bench.pages(cache["tokens"])),
         "experts.cache": (slot, experts["slots"]),
         "experts.staging": (slot, experts["staging_slots"]),
         "experts.overflow": (slot, experts["overflow_slots"]),
     }
+    lines |= {f"workspace.{name}": (size, 1) for name, size in _workspaces(bench).items()}
     if bench.speed.offloaded:
         chunk = plan["schedule"]["moe_chunk"]
         rows = up(chunk * model.hidden * ELEMENT[model.activation]) // chunk
@@ -131,15 +135,55 @@ def host_input(plan: Json, asked: Json) -> int:
     return up(rows * 24 + plan["schedule"]["max_num_seqs"] * (64 + table))
 
 
-def _tables(model: Model) -> int:
-    """Place and recency of each expert, what was found: twice for prefill (a ring), once elsewhere."""
+def _tables(bench: Bench) -> int:
+    """Place and recency of each expert, what was found: twice where a ring is ahead, once elsewhere."""
+    model, extend = bench.model, 2 if bench.layout == "waves" else 1
     place, recency = up(model.experts * 4), up(model.experts * 8)
     miss = up((1 + 2 * model.experts) * 4)
-    return model.layers * (place + recency) + 2 * (place + miss) + place + miss + miss
+    return model.layers * (place + recency) + (2 + extend) * (place + miss) + miss
 
 
-def _workspace(plan: Json) -> int:
-    # Kernels of the other placement count too, so no less than these.
-    lines = {row["name"]: row for row in plan["memory"]["device"]["lines"]}
-    least = sum(int(row["workspace_bytes"]) for row in plan["kernels"])
-    return max(least, int(lines["workspace"]["unit_bytes"]) if "workspace" in lines else 0)
+WORKSPACES = {
+    "flashinfer_fa2": "flashinfer",
+    "flashinfer_fa3": "flashinfer",
+    "cublas_bf16": "cublas",
+    "scaled_mm_tensorwise": "cublas",
+    "scaled_mm_rowwise": "cublas",
+    "triton_split_kv": "split_kv",
+    "triton_chunk": "gdn_chunks",
+}
+"""Kernel -> whose device memory it needs beside its operands."""
+
+
+def _workspaces(bench: Bench) -> dict[str, int]:
+    """Each backend once, however many kernels share it (hardware.md 1.3, prototype.md 2.1 and 3)."""
+    plan, asked = bench.plan, bench.asked
+    names = {WORKSPACES[row["kernel"]] for row in plan["kernels"] if row["kernel"] in WORKSPACES}
+    gpu, shape = asked["hardware"]["gpu"], asked["model"]["geometry"]
+    if gpu is None:
+        return {}
+    heads, kv_heads, width = shape["num_q_heads"], shape["num_kv_heads"], shape["head_dim"]
+    blocks = -(-2 * gpu["sms"] // kv_heads)
+    tile = 128 if width < 256 else 64
+    linear = shape["linear"] or {"num_value_heads": 0, "key_head_dim": 0, "value_head_dim": 0}
+    state = linear["num_value_heads"] * linear["key_head_dim"] * linear["value_head_dim"]
+    chunks = -(-plan["schedule"]["mixer_tile"] // 64) + bench.requests
+    sizes = {
+        "flashinfer": up(heads * blocks * tile * width * 4 + 16 * MIB, 2 * MIB),
+        "cublas": (32 if float(gpu["compute_capability"]) >= 9 else 8) * MIB,
+        "split_kv": heads * max(blocks, bench.requests) * (width + 2) * 4,
+        "gdn_chunks": chunks * state * 2,
+    }
+    threads = 2048 if gpu["compute_capability"] in ("8.0", "9.0", "10.0", "10.3") else 1536
+    spilled = gpu["sms"] * threads * max(row["local_bytes"] for row in plan["kernels"])
+    return {**{name: sizes[name] for name in names}, **({"spills": spilled} if spilled else {})}
+
+
+def check_workspaces(bench: Bench) -> Iterator[str]:
+    """Each kernel names the workspace that it shares."""
+    sizes = _workspaces(bench)
+    for row in bench.plan["kernels"]:
+        name = WORKSPACES.get(row["kernel"], "")
+        spill = SPILLS[row["op"], row["kernel"]]
+        due = {"workspace": name, "workspace_bytes": sizes.get(name, 0), "local_bytes": spill}
+        yield from differ(f"kernel {row['op']}.{row['phase']}: ", row, due)

@@ -89,12 +89,17 @@ class Model:
         return sum(row.copies * row.bytes for name, row in self.tensors.items() if name != "embed")
 
     @cached_property
+    def head(self) -> int:
+        """Parameters of the head, which sees the last token of a sequence."""
+        return prod(self.tensors["lm_head"].shape)
+
+    @cached_property
     def active(self) -> int:
-        """Parameters that a token is multiplied with."""
+        """Parameters that a token is multiplied with in the layers."""
         dense = sum(
             row.copies * prod(row.shape)
             for name, row in self.tensors.items()
-            if name != "embed" and len(row.shape) == 2
+            if name not in ("embed", "lm_head") and len(row.shape) == 2
         )
         return dense + self.layers * self.routed * 3 * prod(self.expert_elements)
 

@@ -36,7 +36,7 @@ def launches(plan: Json, model: Model) -> int:
 
 def walk(program: Json, kinds: Sequence[str], chunks: int, tiles: int) -> Iterator[Json]:
     """Steps in order with bound `reads` and `writes`, and yields."""
-    bounds = {"layers": len(kinds), "chunks": chunks, "tiles": tiles}
+    bounds = {**program["bounds"], "layers": len(kinds), "chunks": chunks, "tiles": tiles}
     return _inside(program["body"], {}, program["blocks"], kinds, bounds)
 
 
@@ -68,7 +68,7 @@ def _holds(
     left, sign, right = re.split(r"(<|==)", condition)
     if left == "kind":
         return kinds[at["l"]] == right
-    limit = bounds[right] if right in bounds else int(right)
+    limit = bounds[right] if right in bounds else index(right, at)
     return index(left, at) < limit if sign == "<" else index(left, at) == limit
 
 
@@ -123,10 +123,10 @@ def _check_spaces(plan: Json) -> Iterator[str]:
     named = [space["line"] for space in plan["spaces"]]
     if len(set(named)) != len(named):
         yield "two spaces have one line"
-    held = {*named, "cuda_context", "graphs", "margin", "workspace", "pinned_io", "process"}
+    held = {*named, "cuda_context", "graphs", "margin", "pinned_io", "process"}
     for side in ("device", "host"):
         for line in plan["memory"][side]["lines"]:
-            if line["name"] not in held:
+            if line["name"] not in held and not line["name"].startswith("workspace."):
                 yield f"line {line['name']} holds values and is no space"
 
 
@@ -158,12 +158,17 @@ def _check_buffers(plan: Json, model: Model) -> Iterator[str]:
         # States of an odd width begin where they begin.
         if row["offset"] % (4 if row["space"] == "states" else PLACE):
             yield f"buffer {name} begins at {row['offset']}"
-        # Two layers at once: one computes while the next is found and fetched (D7).
-        ring = 2 if name in ("staged", "prefill.map", "prefill.miss") else 0
-        strides = [0 if axis == "owner" or name == "cache" else size for axis in row["index"]]
-        if row["stride"] != strides or row["ring"] != [ring] * len(row["index"]):
-            yield f"buffer {name}: stride {row['stride']}, ring {row['ring']}, due {strides}, {ring}"
-        yield from _check_shape(row, model)
+        # Two layers or waves at once: one computes while the next is found and fetched (D7, D8). Waves of all layers
+        # take the same two places.
+        turned = row["index"][-1:] if _takes_turns(row) else []
+        strides = [
+            size if [axis] == turned or (not turned and axis != "owner" and name != "cache") else 0
+            for axis in row["index"]
+        ]
+        rings = [2 if [axis] == turned else 0 for axis in row["index"]]
+        if row["stride"] != strides or row["ring"] != rings:
+            yield f"buffer {name}: stride {row['stride']}, ring {row['ring']}, due {strides}, {rings}"
+        yield from _check_shape(row, model, plan)
     ranges = next(row["places"] for row in plan["buffers"] if row["name"] == "cache")
     slot, end = plan["experts"]["slot_bytes"], 0
     for place, slots in zip(ranges, plan["experts"]["slots_per_layer"], strict=True):
@@ -172,13 +177,25 @@ def _check_buffers(plan: Json, model: Model) -> Iterator[str]:
         end += slots * slot
 
 
-def _check_shape(row: Json, model: Model) -> Iterator[str]:
+def _takes_turns(row: Json) -> bool:
+    names = ("staged", "prefill.map", "prefill.miss")
+    return row["name"] in names or (row["name"] in ("extend.map", "extend.miss") and row["index"])
+
+
+def _check_shape(row: Json, model: Model, plan: Json) -> Iterator[str]:
     numbers = [size for size in row["shape"] if isinstance(size, int)]
     if numbers == row["shape"] != []:
         if up(prod(numbers) * ELEMENT[row["dtype"]]) != up(row["bytes"]):
             yield f"buffer {row['name']}: {row['shape']} of {row['dtype']} are not its bytes"
-    elif row["shape"] and prod(numbers) != model.widths[row["name"].split(".")[1]][1]:
+    elif row["shape"] and prod(numbers) != _width(row["name"], model, plan):
         yield f"buffer {row['name']}: rows of {prod(numbers)} elements"
+
+
+def _width(name: str, model: Model, plan: Json) -> int:
+    """Elements of a row: of a chunk's down projection those of one block of columns (D6)."""
+    program, value = name.split(".")
+    blocks = plan["programs"][program]["bounds"].get("columns", 1) if value == "rows" else 1
+    return model.widths[value][1] // blocks
 
 
 def _due_bytes(plan: Json, model: Model) -> dict[str, int]:
@@ -213,7 +230,8 @@ def _due_bytes(plan: Json, model: Model) -> dict[str, int]:
             "pairs": tokens * model.routed,
             "sequences": schedule["max_num_seqs"],
         }
-        for value, (unit, width, form) in model.widths.items():
+        for value, (unit, _, form) in model.widths.items():
+            width = _width(f"{name}.{value}", model, plan)
             due[f"{name}.{value}"] = up(rows[unit] * width * ELEMENT[form])
     return due
 
@@ -237,12 +255,15 @@ def instances(buffer: Json, plan: Json, model: Model) -> Iterator[tuple[Value, S
         "linear": [layer for layer in layers if model.kinds[layer] == "linear"],
         "full": [layer for layer in layers if model.kinds[layer] == "full"],
         "chunk": list(range(chunks)),
+        "wave": list(range(plan["programs"]["prefill"]["bounds"].get("waves", 1))),
         "owner": [0],
     }
     ranges = [
         axes[axis][:ring] if ring else axes[axis]
         for axis, ring in zip(buffer["index"], buffer["ring"], strict=True)
     ]
+    if "wave" in buffer["index"]:
+        ranges[0] = [0]  # the waves of every layer take the same places
     for at in product(*ranges):
         yield (buffer["name"], at), span_of(buffer, at, model.kinds)
 

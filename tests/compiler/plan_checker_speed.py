@@ -4,7 +4,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from math import log2
+from math import log2, prod
 
 from tests.compiler.plan_checker_model import Json, Model
 
@@ -83,7 +83,10 @@ class Machine:
 def read_machine(hardware: Json) -> Machine:
     """Numbers of `plan.hardware`; a CPU without a link copies in its own RAM, reading and writing."""
     gpu, cpu, host, link = (hardware[name] for name in ("gpu", "cpu", "host", "link"))
-    device = cpu or gpu
+    device, pinnable = cpu or gpu, host["pinnable"]
+    if pinnable == "auto":
+        windows = hardware["software"]["os"] in ("wsl", "windows")
+        pinnable = host["memory"] * (40 if windows else 75) // 100
     return Machine(
         kind="cpu" if cpu else "cuda",
         capacity=device["memory"],
@@ -94,7 +97,7 @@ def read_machine(hardware: Json) -> Machine:
         copy=link["h2d"] if link else host["bandwidth"] / 2,
         gather=link["gather"] if link else host["bandwidth"] / 2,
         host=host["memory"],
-        pinnable=host["memory"] if cpu else host["pinnable"],
+        pinnable=host["memory"] if cpu else pinnable,
     )
 
 
@@ -105,6 +108,8 @@ class Speed:
     machine: Machine
     model: Model
     captured: bool
+    overlaps: bool
+    """Expert copies have a stream of their own."""
     slot_bytes: int
     kv_bytes: int
     """Of a token."""
@@ -112,6 +117,8 @@ class Speed:
     offloaded: bool
     slots: int
     span: int
+    waves: int
+    """In how many parts a layer's misses pass the ring."""
 
     @property
     def fraction(self) -> float:
@@ -154,31 +161,72 @@ class Speed:
         return self.model.layers * each * self.slot_bytes
 
     def decode_s(self, sequences: int, depth: int) -> float:
-        """60 % of the bandwidth, 20 us a layer and 6 us a launch, 12 us a layer of admission, misses over the link."""
-        compute = sequences * 2 * self.model.active / (0.45 * self.machine.flops)
+        """60 % of the bandwidth, 20 us a layer and 6 us a launch, 12 us a layer of admission, misses over the link.
+
+        Without a graph each launch adds its time on the host; a CPU has nothing else that is fixed.
+        """
+        compute = (
+            sequences * 2 * (self.model.active + self.model.head) / (0.45 * self.machine.flops)
+        )
         seconds = max(self.decode_bytes(sequences, depth) / (0.6 * self.machine.bandwidth), compute)
-        if self.captured:
+        if self.machine.kind == "cuda":
             seconds = max(seconds + self.model.layers * 20e-6, self.launches * 6e-6)
             seconds += self.model.layers * 12e-6 if self.offloaded else 0
-        else:
+        if not self.captured:
             seconds += self.launches * self.machine.launch_s
         return seconds + self.link_bytes(sequences) / self.machine.gather
 
+    def attention_s(self, tokens: int, depth: int) -> float:
+        """a * pairs / F."""
+        pairs = tokens * (depth + tokens / 2)
+        return self.model.flop_pair * pairs / (0.45 * self.machine.flops)
+
+    def bound_s(self, tokens: int, depth: int) -> tuple[float, float]:
+        """Both sides of the max in C(T, d)."""
+        flop = 2 * (tokens * self.model.active + self.model.head)
+        arithmetic = flop / (0.45 * self.machine.flops) + self.attention_s(tokens, depth)
+        return self.read(tokens) / (0.8 * self.machine.bandwidth), arithmetic
+
     def compute_s(self, tokens: int, depth: int) -> float:
         """C(T, d)."""
-        flop = tokens * (2 * self.model.active + self.model.flop_pair * (depth + tokens / 2))
-        bound = max(
-            flop / (0.45 * self.machine.flops), self.read(tokens) / (0.8 * self.machine.bandwidth)
-        )
-        return bound + max(self.model.layers * 20e-6, self.launches * self.machine.launch_s)
+        fixed = max(self.model.layers * 20e-6, self.launches * self.machine.launch_s)
+        return max(self.bound_s(tokens, depth)) + fixed
 
-    def prefill_s(self, tokens: int) -> float:
-        """t_stream(N): one layer's misses are waited for, then passes of a span."""
-        seconds = self.stream_s / self.model.layers
+    def prefill_s(self, tokens: int, depth: int = 0) -> float:
+        """t_stream(N): one layer's misses are waited for, then passes of a span; on one stream all misses are."""
+        seconds = self.stream_s / self.model.layers if self.overlaps else 0.0
         for done in range(0, tokens, self.span):
-            size = min(self.span, tokens - done)
-            seconds += max(self.compute_s(size, done), self.stream_s)
+            seconds += self.pass_s(min(self.span, tokens - done), depth + done)
         return seconds
+
+    def pass_s(self, tokens: int, depth: int) -> float:
+        """t_pass(T), layer by layer: only layers with full attention do what grows with depth."""
+        compute = self.compute_s(tokens, depth)
+        if not self.overlaps:
+            return compute + self.stream_s
+        read, arithmetic = self.bound_s(tokens, depth)
+        attention = self.attention_s(tokens, depth) if arithmetic >= read else 0.0
+        each, ahead = (compute - attention) / self.model.layers, self.stream_s / self.model.layers
+        full = self.model.kinds.count("full")
+        whole = sum(
+            max(each + (attention / full if kind == "full" else 0.0), ahead)
+            for kind in self.model.kinds
+        )
+        if self.waves <= 2:
+            return whole
+        # Two waves come while mixers run; of the others a layer waits for each, and computes two of them alone.
+        experts = self.experts_s(tokens, arithmetic_bound=arithmetic >= read)
+        in_turn = (self.waves - 2) * self.stream_s + 2 * experts
+        return max(whole, compute - experts + in_turn / self.waves)
+
+    def experts_s(self, tokens: int, *, arithmetic_bound: bool) -> float:
+        """Routed experts' part of C(T, d)."""
+        model = self.model
+        if arithmetic_bound:
+            each = 2 * 3 * prod(model.expert_elements) * model.routed * model.layers
+            return tokens * each / (0.45 * self.machine.flops)
+        distinct = model.experts * (1 - (1 - model.routed / model.experts) ** tokens)
+        return model.layers * distinct * self.slot_bytes / (0.8 * self.machine.bandwidth)
 
     def on_demand_s(self, tokens: int, hits: float) -> float:
         """t_on_demand: nothing overlaps."""

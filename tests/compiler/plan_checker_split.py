@@ -4,12 +4,14 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import product
 from math import log
 
 from tests.compiler.plan_checker_model import ELEMENT, PLACE, Json, Model, up
 from tests.compiler.plan_checker_speed import Speed
 
 PREFER = {"speed": (0.05, 32_768), "balanced": (0.15, 65_536), "context": (0.5, 65_536)}
+LAYOUTS = {"none": "resident", "whole": "offload", "waves": "waves"}
 ROW_NUMBERS = (
     "pool",
     "slots",
@@ -40,11 +42,15 @@ class Fit:
 
     context: int
     pool: int
-    placement: str
+    layout: str
     slots: int
     staging: int
     span: int
     free: int
+
+    @property
+    def placement(self) -> str:
+        return "resident" if self.layout == "resident" else "offload"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +65,7 @@ class Bench:
     host_lines: dict[str, int]
     """Due bytes of `process` and `pinned_io`."""
     other: dict[str, int] = field(default_factory=dict)
-    """Fixed bytes of the placement that was not chosen."""
+    """Fixed bytes of the layouts that were not chosen."""
 
     @property
     def requests(self) -> int:
@@ -95,43 +101,70 @@ class Bench:
     def overflow(self) -> int:
         return min(self.requests * self.model.routed, self.model.experts)
 
-    def staging(self, slots: int) -> int:
-        """Both halves of the misses of the layer with the fewest slots (D8)."""
-        return 2 * max(1, self.model.experts - slots // self.model.layers)
+    def misses(self, slots: int) -> int:
+        """Of the layer with the fewest slots; a range of staging slots is never empty."""
+        return max(1, self.model.experts - slots // self.model.layers)
+
+    def waves(self, layout: str, slots: int) -> int:
+        """The fewest even number with a ring of 128 slots at most (D8)."""
+        if layout == "offload":
+            return 1
+        numbers = range(2, self.model.experts + 2, 2)
+        return next(waves for waves in numbers if 2 * -(-self.misses(slots) // waves) <= 128)
+
+    def staging(self, layout: str, slots: int) -> int:
+        """Both halves, of a layer's misses or of a wave of them (D8)."""
+        return 2 * -(-self.misses(slots) // self.waves(layout, slots))
+
+    @property
+    def layout(self) -> str:
+        return LAYOUTS[self.plan["experts"]["ring"]]
+
+    @property
+    def may_wave(self) -> bool:
+        """A span in waves is one chunk; halves of whole layers that never take more than 64 slots need none."""
+        span = self.asked["schedule"]["prefill_span"]
+        one_chunk = span == "auto" or span <= self.plan["schedule"]["moe_chunk"]
+        return one_chunk and 2 * (self.model.experts - 1) > 64
 
     @cached_property
     def fixed(self) -> dict[str, int]:
-        """Device bytes that no context changes, by placement, as far as they are known."""
+        """Device bytes that no context changes, by layout, as far as they are known."""
         moving = ("kv_pages", "parked_hidden")
         own = sum(
             row["bytes"]
             for row in self.plan["memory"]["device"]["lines"]
             if row["name"] not in moving and not row["name"].startswith("experts.")
         )
-        return {**self.other, self.plan["experts"]["placement"]: own}
+        return {**self.other, self.layout: own}
 
     def variants(self) -> Iterator["Bench"]:
-        """What the first row of the other placement says of its fixed bytes. They are not in the plan, but one number
-        must explain all of its rows. The span of that row is not told: N*, unless that much cannot be parked."""
-        own = "offload" if self.speed.offloaded else "resident"
+        """What the first row of another layout says of its fixed bytes. They are not in the plan, but one number must
+        explain all of its rows. The span of a row is not told: N*, unless that much cannot be parked."""
+        possible: dict[str, list[int]] = {}
         for row in self.plan["frontier"]:
-            placement = "offload" if row["staging_slots"] else "resident"
-            if placement == own:
+            layout, slots = self._layout_of(row), row["slots"]
+            if layout == self.layout or layout in possible:
                 continue
-            slots, rest = row["slots"], self.budget - row["free_bytes"] - self.kv(row["pool"])
-            if placement == "resident":
-                yield replace(self, other={placement: rest - slots * self.speed.slot_bytes})
-                return
+            rest = self.budget - row["free_bytes"] - self.kv(row["pool"])
+            if layout == "resident":
+                possible[layout] = [rest - slots * self.speed.slot_bytes]
+                continue
             rest -= (slots + row["staging_slots"] + self.overflow()) * self.speed.slot_bytes
             chunk, asked = self.plan["schedule"]["moe_chunk"], self.asked["schedule"]
-            hiding = max(chunk, up(self.at(placement, slots, 1).hiding(row["context"]), chunk))
-            spans = range(hiding, 0, -chunk)
+            hiding = max(chunk, up(self.at(layout, slots, 1).hiding(row["context"]), chunk))
+            spans = range(hiding if layout == "offload" else chunk, 0, -chunk)
             if asked["prefill_span"] != "auto":
                 spans = range(asked["prefill_span"], asked["prefill_span"] + 1)
-            for span in spans:
-                yield replace(self, other={placement: rest - self.parked(span)})
-            return
-        yield self
+            possible[layout] = [rest - self.parked(span) for span in spans]
+        for chosen in product(*possible.values()):
+            yield replace(self, other=dict(zip(possible, chosen, strict=True)))
+
+    def _layout_of(self, row: Json) -> str:
+        if not row["staging_slots"]:
+            return "resident"
+        whole = row["staging_slots"] == self.staging("offload", row["slots"])
+        return "offload" if whole else "waves"
 
     @cached_property
     def placements(self) -> tuple[str, ...]:
@@ -143,40 +176,61 @@ class Bench:
         return ("resident" if experts["slots"] == self.model.total else "offload",)
 
     def host_has_room(self, placement: str) -> bool:
-        bank = up(self.model.total * self.speed.slot_bytes) if placement == "offload" else 0
+        bank = up(self.model.total * self.speed.slot_bytes) if placement != "resident" else 0
         pinned = bank + self.host_lines["pinned_io"]
         machine = self.speed.machine
         return pinned <= machine.pinnable and pinned + self.host_lines["process"] <= machine.host
 
-    def at(self, placement: str, slots: int, span: int) -> Speed:
+    def at(self, layout: str, slots: int, span: int) -> Speed:
         """The speed of other slots; a decode step that admits and fetches has two launches a layer more."""
-        offloaded = placement == "offload"
+        offloaded = layout != "resident"
         more = 2 * self.model.layers * (offloaded - self.speed.offloaded)
-        launches = self.speed.launches + more
-        return replace(self.speed, offloaded=offloaded, slots=slots, span=span, launches=launches)
+        return replace(
+            self.speed,
+            offloaded=offloaded,
+            slots=slots,
+            span=span,
+            launches=self.speed.launches + more,
+            waves=self.waves(layout, slots) if offloaded else 0,
+        )
 
     def fit(self, context: int, placement: str) -> Fit | None:
         """A context under one placement, if it fits and enough is known of that placement."""
-        if placement not in self.fixed or not self.host_has_room(placement):
+        if placement == "resident":
+            return self._fit_layout(context, "resident")
+        whole = self._fit_layout(context, "offload")
+        exact = self.asked["experts"]["slots"] != "auto"
+        small = whole is not None and (exact or whole.staging <= max(64, 0.04 * whole.slots))
+        if small or not self.may_wave:
+            return whole
+        waves = self._fit_layout(context, "waves")
+        if whole is None or waves is None:
+            return whole or waves
+        speed = self.at("waves", waves.slots, waves.span)
+        hides = speed.compute_s(waves.span, 0) >= speed.stream_s / 2
+        return waves if hides or whole.span <= waves.span else whole
+
+    def _fit_layout(self, context: int, layout: str) -> Fit | None:
+        if layout not in self.fixed or not self.host_has_room(layout):
             return None
         pool = self.asked["serving"]["pool"]
         pool = context if pool == "auto" else pool
         chunk, asked = self.plan["schedule"]["moe_chunk"], self.asked["schedule"]["prefill_span"]
         span = chunk if asked == "auto" else asked
-        left = self.budget - self.fixed[placement] - self.kv(pool)
-        if placement == "resident":
+        left = self.budget - self.fixed[layout] - self.kv(pool)
+        if layout == "resident":
             slots, free = self.model.total, left - self.model.total * self.speed.slot_bytes
-            return self._fit(context, pool, placement, slots, 0, span, free)
+            return self._fit(context, pool, layout, slots, 0, span, free)
         found = None
         while True:  # N* grows as parked states push experts out (D7): the least span that hides its own stream
-            split = self._split(left - self.parked(span))
+            split = self._split(left - self.parked(span), layout)
             if split is None:
                 return found
             free = left - self.parked(span) - sum(split) * self.speed.slot_bytes
-            longer = self._fit(context, pool, placement, split[0], split[1], span, free)
+            longer = self._fit(context, pool, layout, split[0], split[1], span, free)
             found = longer or found
-            hiding = up(self.at(placement, split[0], span).hiding(context), chunk)
-            if longer is None or asked != "auto" or hiding <= span:
+            hiding = up(self.at(layout, split[0], span).hiding(context), chunk)
+            if longer is None or asked != "auto" or hiding <= span or layout == "waves":
                 return found
             span = hiding
 
@@ -184,7 +238,7 @@ class Bench:
         self,
         context: int,
         pool: int,
-        placement: str,
+        layout: str,
         slots: int,
         staging: int,
         span: int,
@@ -195,24 +249,25 @@ class Bench:
         return Fit(
             context=context,
             pool=pool,
-            placement=placement,
+            layout=layout,
             slots=slots,
             staging=staging,
             span=span,
             free=free,
         )
 
-    def _split(self, left: int) -> tuple[int, int, int] | None:
+    def _split(self, left: int, layout: str) -> tuple[int, int, int] | None:
         """Cache, staging, overflow: exactly what was asked, else the most that fits, one for each layer at least."""
         asked, overflow = self.asked["experts"]["slots"], self.overflow()
         if asked != "auto":
-            return asked, self.staging(asked), overflow
+            return asked, self.staging(layout, asked), overflow
         room = left // self.speed.slot_bytes - overflow
         layers, total = self.model.layers, self.model.total
         for each in range(self.model.experts, 0, -1):
-            slots = min(room - self.staging(layers * each), layers * (each + 1) - 1, total)
+            spare = room - self.staging(layout, layers * each)
+            slots = min(spare, layers * (each + 1) - 1, total)
             if slots >= layers * each:
-                return slots, self.staging(slots), overflow
+                return slots, self.staging(layout, slots), overflow
         return None
 
     def best(self, context: int) -> Fit | None:
@@ -236,12 +291,12 @@ class Bench:
     def picked(self) -> Fit | None:
         """What `auto` must choose: the best trade above the floor (D16)."""
         exponent, floor = PREFER[self.asked["serving"]["prefer"]]
-        floor = min(self.most, floor)
-        page = self.plan["kv_cache"]["page_size"]
+        least = min(self.most, self.plan["kv_cache"]["page_size"])
+        floor = max(least, min(self.most, floor))
         while self.best(floor) is None:
-            if floor // 2 < page:
+            if floor == least:
                 return None
-            floor //= 2
+            floor = max(least, floor // 2)
         # Every multiple of 4,096, or of as much more as makes 64 of them; the last with all experts resident.
         step = 4_096 * max(1, -(-self.most // (4_096 * 64)))
         contexts = {floor, self.most, *range(up(floor, step), self.most + 1, step)}
@@ -252,7 +307,7 @@ class Bench:
         return max(fits, key=lambda fit: (self._score(fit, exponent), fit.context))
 
     def _score(self, fit: Fit, exponent: float) -> float:
-        speed = self.at(fit.placement, fit.slots, fit.span)
+        speed = self.at(fit.layout, fit.slots, fit.span)
         turns = log(speed.turn_s(1)) + log(speed.turn_s(self.requests))
         return exponent * log(fit.context) - turns / 2
 
@@ -274,7 +329,7 @@ class Bench:
 
     def row(self, fit: Fit) -> dict[str, float]:
         """A frontier row's numbers."""
-        speed = self.at(fit.placement, fit.slots, fit.span)
+        speed = self.at(fit.layout, fit.slots, fit.span)
         numbers = (
             fit.pool,
             fit.slots,

@@ -8,6 +8,7 @@ import pytest
 from firmtoken.compiler.cards import KernelCard
 from firmtoken.compiler.choices import KernelChoice
 from firmtoken.compiler.errors import PlanError, Refusal
+from firmtoken.compiler.passes.bound_batches import bound_batches
 from firmtoken.compiler.passes.choose_cache import choose_cache
 from firmtoken.compiler.passes.choose_kernels import choose_kernels
 from firmtoken.compiler.passes.describe_model import describe_model
@@ -40,7 +41,8 @@ def choose(
 ) -> tuple[KernelChoice, ...]:
     loaded = load_profile(str(PROFILES / f"{profile}.yaml"), overrides).profile
     _, facts = describe_model(loaded)
-    return choose_kernels(loaded, facts, choose_cache(loaded, facts), used, cards)
+    batches = bound_batches(loaded, facts)
+    return choose_kernels(loaded, facts, batches, choose_cache(loaded, facts), used, cards)
 
 
 def refused(
@@ -133,7 +135,59 @@ def test_a_name_without_a_phase_must_do_both() -> None:
         overrides=("kernels.attention=second",),
     )
     assert refusal.message == "`second` cannot be used for `attention`: for decode only"
-    assert refusal.hint == "use `best`"
+    assert refusal.hint == "use `best` or name it as `kernels.attention.decode`"
+
+
+def test_where_no_kernel_does_both_phases_one_is_named_for_each() -> None:
+    first, last = replace(BEST, phases=("prefill",)), replace(SECOND, phases=("decode",))
+    refusal = refused(first, last, used=(DECODE, PREFILL), overrides=("kernels.attention=third",))
+    assert refusal.hint == (
+        "name one for each phase: `kernels.attention.decode: second`, `kernels.attention.prefill: best`"
+    )
+
+
+def test_ops_that_one_change_would_mend_are_told_together() -> None:
+    cards = [replace(BEST, op=op, min_capability=(9, 0)) for op in ("attention", "gdn", "route")]
+    refusal = refused(*cards, used=tuple((card.op, "decode", "fp8") for card in cards))
+    assert refusal.field == "hardware.gpu.compute_capability"
+    assert refusal.message == (
+        "no kernel for the ops `attention`, `gdn`, `route`: needs compute capability 9.0, this is 8.9"
+    )
+    assert refusal.hint == "take a card of compute capability 9.0 or later"
+
+
+@pytest.mark.parametrize(
+    ("change", "field", "hint"),
+    [
+        (
+            {"requires": ("triton",)},
+            "hardware.software.triton",
+            "give the version of triton that the machine has",
+        ),
+        (
+            {"head_dims": (64, 128)},
+            "model.geometry.head_dim",
+            "serve a model with heads of 64 or 128",
+        ),
+        ({"capturable": False}, "graphs", "set `graphs` to `off`"),
+        (
+            {"ignores_stream": True},
+            "streams.layout",
+            "set `graphs` to `off` and `streams.layout` to `single`",
+        ),
+        (
+            {"formats": ("bf16",)},
+            "kernels.attention",
+            "serve a checkpoint of another format, or on another device",
+        ),
+    ],
+)
+def test_an_op_without_a_kernel_blames_what_keeps_the_nearest_one_away(
+    change: dict[str, object], field: str, hint: str
+) -> None:
+    card = replace(BEST, **change)  # type: ignore[arg-type]  # one field of a parametrised test
+    refusal = refused(card, overrides=("hardware.software.triton=null",))
+    assert (refusal.field, refusal.hint) == (field, hint)
 
 
 def test_a_name_concerns_the_formats_that_its_kernel_takes() -> None:

@@ -20,7 +20,7 @@ MINIMAX_DECODE = (
     "embed add_norm linear row_norm_rope_kv attention linear add_norm "
     "route_sigmoid admit fetch moe_gate_up moe_down combine head sample"
 )
-NEW = ("4090-qwen3-30b", "4090-ornith", "h200-minimax", "pro6000-minimax")
+NEW = ("4090-qwen3-30b", "4090-ornith", "4090-minimax", "h200-minimax", "pro6000-minimax")
 
 
 def small(model: str, *geometry: str) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from firmtoken.compiler.cards import KernelCard
 from firmtoken.compiler.errors import PlanError
 from firmtoken.compiler.explain import explain
 from firmtoken.compiler.kernel_fitness import Launch, describe_launch, unfitness
+from firmtoken.compiler.passes.bound_batches import bound_batches
 from firmtoken.compiler.passes.choose_cache import choose_cache
 from firmtoken.compiler.passes.choose_kernels import choose_kernels
 from firmtoken.compiler.passes.describe_model import describe_model
@@ -87,7 +88,8 @@ def test_one_named_by_a_profile_is_refused_with_its_reason(profile: str) -> None
         ).profile
         _, facts = describe_model(loaded)
         with pytest.raises(PlanError) as caught:
-            choose_kernels(loaded, facts, choose_cache(loaded, facts), used, CARDS)
+            batches, cache = bound_batches(loaded, facts), choose_cache(loaded, facts)
+            choose_kernels(loaded, facts, batches, cache, used, CARDS)
         (refusal,) = caught.value.refusals
         assert caught.value.exit_code == 3
         assert refusal.message.endswith(f"cannot be used for `{card.op}`: {reason(card, launch)}")
@@ -129,15 +131,20 @@ def test_explain_shows_the_reasons(profile: str, lines: tuple[str, ...], plan_of
     assert [line for line in lines if f"  {line}" not in text] == []
 
 
-def test_an_unknown_name_is_answered_with_those_that_can_be_called() -> None:
+def test_an_unknown_name_is_answered_with_those_that_can_run_there() -> None:
     loaded = load_profile(str(PROFILES / "4090-qwen.yaml"), ("kernels.gdn=zzzz",)).profile
     _, facts = describe_model(loaded)
     with pytest.raises(PlanError) as caught:
         choose_kernels(
-            loaded, facts, choose_cache(loaded, facts), (("gdn", "decode", "bf16"),), CARDS
+            loaded,
+            facts,
+            bound_batches(loaded, facts),
+            choose_cache(loaded, facts),
+            (("gdn", "decode", "bf16"),),
+            CARDS,
         )
     (refusal,) = caught.value.refusals
-    assert refusal.hint == "it has `torch_chunk`, `torch_recurrent`, `triton_chunk`, `triton_step`"
+    assert refusal.hint == "use `triton_step`"
 
 
 def test_where_nothing_is_usable_foreign_kernels_are_no_part_of_the_answer() -> None:
@@ -146,7 +153,12 @@ def test_where_nothing_is_usable_foreign_kernels_are_no_part_of_the_answer() -> 
     _, facts = describe_model(loaded)
     with pytest.raises(PlanError) as caught:
         choose_kernels(
-            loaded, facts, choose_cache(loaded, facts), (("gdn", "decode", "bf16"),), planned
+            loaded,
+            facts,
+            bound_batches(loaded, facts),
+            choose_cache(loaded, facts),
+            (("gdn", "decode", "bf16"),),
+            planned,
         )
     (refusal,) = caught.value.refusals
     assert "triton_step" in refusal.message and "fla_triton" not in refusal.message

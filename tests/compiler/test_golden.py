@@ -13,7 +13,15 @@ CASES = Path(__file__).parent / "cases"
 
 
 @pytest.mark.parametrize(
-    "name", ["tiny-cpu", "tiny-cpu-resident", "4090-qwen", "4090-qwen3-30b", "pro6000-minimax"]
+    "name",
+    [
+        "tiny-cpu",
+        "tiny-cpu-resident",
+        "4090-qwen",
+        "4090-qwen3-30b",
+        "4090-minimax",
+        "pro6000-minimax",
+    ],
 )
 def test_the_plan_is_the_golden_one(
     name: str, plan_of: Callable[..., Plan], golden: Callable[[Path, str], None]
@@ -71,4 +79,4 @@ def step_text(step: Step) -> str:
     for word in ("waits", "records", "holds", "drops"):
         if references := getattr(step, word):
             text += f" {word} {' '.join(references)}"
-    return text
+    return text + "".join(f" {name} {index}" for name, index in step.indices.items())

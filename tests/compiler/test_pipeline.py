@@ -44,7 +44,9 @@ def test_a_host_without_room_for_a_snapshot_loses_the_prefix_cache_with_a_warnin
         "tiny-cpu-resident", "hardware.host.pinnable=1MiB", "hardware.host.memory=1025MiB"
     )
     assert plan.kv_cache.type == "none"
-    assert [warning.code for warning in plan.warnings] == ["no_prefix_cache"]
+    (warning,) = plan.warnings
+    assert warning.code == "no_prefix_cache"
+    assert warning.hint.startswith("it takes `hardware.host.memory` of at least `1.01GiB`, or set")
 
 
 def test_a_prefix_cache_asked_for_by_name_is_refused_there(plan_of: PlanOf) -> None:
@@ -56,7 +58,9 @@ def test_a_prefix_cache_asked_for_by_name_is_refused_there(plan_of: PlanOf) -> N
             "hardware.host.memory=1025MiB",
         )
     [refusal] = caught.value.refusals
-    assert (refusal.code, refusal.field) == ("does_not_fit", "hardware.host.memory")
+    assert (refusal.code, refusal.field) == ("does_not_fit", "cache.type")
+    assert "are needed, there are" in refusal.message
+    assert refusal.hint.startswith("set `cache.type` to `auto`")
 
 
 def test_a_span_shorter_than_a_page_is_refused(plan_of: PlanOf) -> None:
@@ -80,7 +84,7 @@ def test_any_span_of_a_page_or_more_is_served(span: int, plan_of: PlanOf) -> Non
 def test_staging_holds_what_a_layer_may_miss(slots: int, plan_of: PlanOf) -> None:
     name = "tiny-cpu" if slots == 40 else "4090-qwen"
     plan = plan_of(name, "experts.placement=offload", f"experts.slots={slots}")
-    assert plan.experts.slots == slots and plan.experts.ring == "whole"
+    assert plan.experts.slots == slots and plan.experts.ring == "whole"  # test_waves.py: the others
     missing = plan.experts.per_layer - min(plan.experts.slots_per_layer)
     assert plan.experts.staging_slots == 2 * missing
 

@@ -24,6 +24,7 @@ WISHES = (
     ("tiny-cpu", "serving.context=max", "serving.requests=1"),
     ("tiny-cpu", "serving.pool=20k", "serving.requests=3", "cache.page_size=32"),
     ("tiny-cpu", "experts.slots=100", "hardware.link=null"),
+    ("tiny-cpu", "streams.layout=single", "serving.context=600"),
     ("tiny-cpu", "schedule.prefill_chunk=128", "schedule.prefill_span=256", "cache.type=none"),
     ("tiny-cpu", "schedule.on_demand_below=30", "schedule.step_deadline=30s"),
     ("tiny-cpu", "kernels={moe_gate_up: torch_nvfp4, moe_down: torch_nvfp4}"),
@@ -33,6 +34,11 @@ WISHES = (
     ("4090-qwen", "serving.context=max", "cache.kv_dtype=bf16", "graphs=off"),
     ("4090-qwen", "experts.slots=5000", "hardware.software.os=wsl", "serving.requests=16"),
     ("pro6000-minimax", "serving.context=auto", "serving.prefer=context", "cache.kv_dtype=bf16"),
+    ("4090-minimax", "serving.context=auto", "hardware.gpu.memory=32GiB"),
+    ("4090-minimax", "serving.context=max", "experts.slots=500", "streams.layout=single"),
+    ("4090-minimax", "schedule.prefill_span=16k", "serving.context=20k"),
+    ("4090-qwen", "hardware.gpu.memory=12GiB", "serving.context=auto"),
+    ("3090-qwen", "hardware.gpu.memory=14GiB", "cache.kv_dtype=fp8"),
 )
 
 

@@ -107,3 +107,16 @@ def test_a_view_is_void_once_its_source_changes() -> None:
 
 def test_what_was_never_written_cannot_be_read() -> None:
     assert faults("main use: y >") == ("use reads `y`, its bytes hold nothing yet",)
+
+
+def test_rows_of_an_earlier_tile_may_not_be_overwritten_before_the_next_adds_its_own() -> None:
+    first, other, second, read = map(
+        launch, ("main t0: > x", "main a: > z", "main t1: > x", "main b: x >")
+    )
+    second = replace(second, continues=True)
+    assert check_races([first, second, read], LAYOUT) == ()
+    assert check_races([first, other, second, read], LAYOUT) == (
+        "t1 reads `x`, its bytes hold `z` of a",
+    )
+    own = replace(LAYOUT, one_tile=lambda value: value.name == "x")
+    assert check_races([first, other, second, read], own) == ()

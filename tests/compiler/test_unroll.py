@@ -1,5 +1,7 @@
 """Templates become flat lists exactly as D5 writes references."""
 
+from dataclasses import replace
+
 import pytest
 
 from firmtoken.compiler.program import BlockOf, BoundStep, Loop, Program, Step, Value, When, Yield
@@ -83,6 +85,31 @@ def test_loops_blocks_conditions_and_yields_unroll_in_issue_order() -> None:
     ]
     assert isinstance(flat[0], BoundStep)
     assert flat[0].reads == (Value("table", (1,)),)
+
+
+def test_conditions_compare_indices_with_bounds_numbers_and_indices() -> None:
+    def when(condition: str) -> list[int]:
+        body = (Loop(loop="w", count="waves", body=(When(when=condition, body=(step("fetch"),)),)),)
+        waved = replace(program(body), bounds={"layers": 1, "chunks": 1, "tiles": 1, "waves": 4})
+        return [item.at["w"] for item in unroll(waved, ("full",))]
+
+    assert when("w==0") == [0]
+    assert when("0<w") == [1, 2, 3]
+    assert when("w+2<waves") == [0, 1]
+    assert when("w+1==waves") == [3]
+    for condition in ("w", "w<u", "w<=2", "w<shelves"):
+        with pytest.raises(BadReference):
+            when(condition)
+
+
+def test_a_step_is_told_the_indices_that_it_names() -> None:
+    body = (Loop(loop="w", count="waves", body=(step("resolve", indices={"wave": "w+2"}),)),)
+    waved = replace(program(body), bounds={"layers": 1, "chunks": 1, "tiles": 1, "waves": 2})
+    flat = unroll(waved, ("full",))
+    assert [item.indices for item in flat if isinstance(item, BoundStep)] == [
+        {"wave": 2},
+        {"wave": 3},
+    ]
 
 
 def test_each_chunk_has_its_own_number_of_tiles() -> None:

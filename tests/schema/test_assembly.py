@@ -118,14 +118,14 @@ def test_places_name_the_file_in_which_a_value_stands() -> None:
 def test_files_that_extend_each_other_are_refused() -> None:
     write(top="extends: a.yaml", a="extends: b.yaml", b="extends: a.yaml")
     assert faults() == (
-        "b.yaml:1:10: `extends`: files refer to each other in a circle\n"
-        "  hint: a.yaml -> b.yaml -> a.yaml"
+        "b.yaml:1:10: `extends`: files refer to each other in a circle: a.yaml -> b.yaml -> a.yaml\n"
+        "  hint: name a shipped file (`ft:...`) here, or one that does not lead back to this one"
     )
 
 
 def test_a_file_that_extends_itself_is_refused() -> None:
     write(top="extends: top.yaml")
-    assert "in a circle\n  hint: top.yaml -> top.yaml" in faults()
+    assert "in a circle: top.yaml -> top.yaml\n  hint: name a shipped file" in faults()
 
 
 def test_a_part_that_extends_itself_is_refused() -> None:

@@ -54,6 +54,11 @@ def faults(*overrides: str) -> list[Diagnostic]:
             "serving.pool",
             "a pool of `16384` tokens cannot hold one request of `32768`",
         ),
+        (
+            ("serving.pool=16k", "serving.context=1M"),
+            "serving.pool",
+            "a pool of `16384` tokens cannot hold one request of `32768`",
+        ),
         (("experts.slots=257",), "experts.slots", "`257` slots for `256` experts"),
         (
             ("experts.slots=255", "experts.placement=resident"),
@@ -150,6 +155,8 @@ def test_a_contradiction_is_refused(overrides: tuple[str, ...], field: str, mess
         ("serving.pool=16k",),
         ("serving.output=1M",),
         ("serving.context=auto", "serving.pool=64"),
+        ("serving.context=1M", "serving.pool=32k"),
+        ("hardware.host.pinnable=auto",),
         ("experts.slots=256", "experts.placement=resident"),
         ("experts.slots=100", "experts.placement=offload"),
         ("schedule.prefill_chunk=64", "schedule.prefill_span=64"),

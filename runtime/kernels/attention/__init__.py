@@ -42,6 +42,7 @@ CARDS = (
         requires=("triton",),
         head_dims=(64, 128, 256),
         page_sizes=(16, 32, 64),
+        workspace="split_kv",
     ),
     KernelCard(
         op="attention",
@@ -58,6 +59,7 @@ CARDS = (
         head_dims=(64, 128, 256),
         page_sizes=(16, 32, 64),
         capturable=False,
+        workspace="flashinfer",
         hazards=("H-22", "H-25", "H-49"),
     ),
     KernelCard(
@@ -76,6 +78,7 @@ CARDS = (
         page_sizes=(16, 32, 64),
         max_capability=(9, 0),
         capturable=False,
+        workspace="flashinfer",
         hazards=("H-22", "H-25", "H-49"),
     ),
 )

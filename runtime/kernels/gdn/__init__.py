@@ -40,6 +40,7 @@ CARDS = (
         formats=("bf16", "fp32"),
         rank=1,
         because="state loop and output fused",
+        workspace="gdn_chunks",
     ),
     planned_gpu_card(
         op="gdn",

@@ -1,6 +1,7 @@
 """head(eps): logits[S,V] = rmsnorm(last[S,H]) * norm[H] times w[V,H]^T. The card's format is that of `w`."""
 
 from firmtoken.compiler.cards import KernelCard, planned_gpu_card
+from firmtoken.runtime.kernels.linear import NVFP4_ROWS
 
 CARDS = (
     KernelCard(
@@ -20,6 +21,8 @@ CARDS = (
         formats=("nvfp4",),
         rank=1,
         because="decodes weights in registers",
+        builds="firmtoken.runtime.kernels.linear.nvfp4_rows:head_builds",
+        constants=NVFP4_ROWS,
     ),
     planned_gpu_card(
         op="head",
@@ -29,5 +32,6 @@ CARDS = (
         rank=1,
         because="the vendor's own",
         requires=(),
+        workspace="cublas",
     ),
 )

@@ -1,8 +1,11 @@
-"""linear: y[T,N] = x[T,K] w[N,K]^T; no constants. The card's format is that of `w`."""
+"""linear: y[T,N] = x[T,K] w[N,K]^T; no constants but a card's own. The card's format is that of `w`."""
 
 from firmtoken.compiler.cards import KernelCard, below, planned_gpu_card
 
 NO_FP8 = "this card has no FP8 units: they begin with compute capability 8.9"
+
+NVFP4_ROWS = (("outputs", 4), ("unroll", 2))
+"""Outputs of a program, words that a lane has in flight for each of them: NOTES.md says why."""
 
 CARDS = (
     KernelCard(
@@ -18,10 +21,20 @@ CARDS = (
     planned_gpu_card(
         op="linear",
         name="triton_nvfp4",
-        phases=("decode", "prefill"),
+        phases=("decode",),
         formats=("nvfp4",),
         rank=1,
         because="decodes weights in registers, any capability",
+        builds="firmtoken.runtime.kernels.linear.nvfp4_rows:linear_builds",
+        constants=NVFP4_ROWS,
+    ),
+    planned_gpu_card(
+        op="linear",
+        name="triton_nvfp4_tiles",
+        phases=("prefill",),
+        formats=("nvfp4",),
+        rank=1,
+        because="decodes weights once for a tile of rows, any capability",
     ),
     planned_gpu_card(
         op="linear",
@@ -47,6 +60,7 @@ CARDS = (
         rank=1,
         because="the vendor's own, best from 16 rows",
         requires=(),
+        workspace="cublas",
     ),
     KernelCard(
         op="linear",
@@ -58,6 +72,7 @@ CARDS = (
         rank=2,
         because="tensor cores in FP8, one launch a part, activations rounded",
         status="planned",
+        workspace="cublas",
         excluded=(below((8, 9), NO_FP8),),
     ),
     KernelCard(
@@ -70,6 +85,7 @@ CARDS = (
         rank=3,
         because="tensor cores in FP8, one launch for all parts, activations rounded",
         status="planned",
+        workspace="cublas",
         excluded=(below((8, 9), NO_FP8),),
         hazards=("H-01", "H-02", "H-03"),
     ),

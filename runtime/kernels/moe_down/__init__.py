@@ -1,7 +1,8 @@
 """moe_down(hidden_size, expert_width, num_experts_per_token): rows[T*k,H] = down a, a[T*k,I].
 
-Pairs find their expert as in moe_gate_up; pairs with id or slot -1 give zeros. The card's format is that of the
-slots.
+Pairs find their expert as in moe_gate_up; pairs with id or slot -1 give zeros, rows of an expert that map has at -1
+(another wave's) stay as they are. With `block` rows[T*k,B] has B of the H columns, from block * B on. The card's format
+is that of the slots.
 """
 
 from firmtoken.compiler.cards import KernelCard, planned_gpu_card

@@ -7,13 +7,19 @@ from collections.abc import Callable
 
 import torch
 
-from firmtoken.runtime.kernels.pair_slots import sort_by_slot
+from firmtoken.runtime.kernels.pair_slots import ELSEWHERE, PADDED, sort_by_slot
 
 FEW_PAIRS = 32
 """Up to here one product a pair costs less than sorting pairs by expert: 0.34 against 0.40 ms for 32, 0.59 against
 0.56 for 64 (runtime/kernels/NOTES.md). The results differ by rounding only."""
 
 Matrix = Callable[[int], torch.Tensor]
+
+
+def block_columns(rows: torch.Tensor, block: int | None) -> slice:
+    """Output columns that rows[P,B] is for: all H, or B of them from block * B on."""
+    first = (block or 0) * rows.shape[1]
+    return slice(first, first + rows.shape[1])
 
 
 def down(slots: list[int], a: torch.Tensor, rows: torch.Tensor, matrix: Matrix) -> None:
@@ -23,10 +29,10 @@ def down(slots: list[int], a: torch.Tensor, rows: torch.Tensor, matrix: Matrix) 
         return
     order, runs = sort_by_slot(slots)
     vectors = a.index_select(0, order)
-    products = a.new_empty(rows.shape)
+    products = a.new_empty(len(order), rows.shape[1])
     for run in runs:
         out = products[run.begin : run.end]
-        if run.slot < 0:
+        if run.slot == PADDED:
             out.zero_()
         else:
             torch.mm(vectors[run.begin : run.end], matrix(run.slot).t(), out=out)
@@ -36,7 +42,7 @@ def down(slots: list[int], a: torch.Tensor, rows: torch.Tensor, matrix: Matrix) 
 def pair_by_pair(slots: list[int], a: torch.Tensor, rows: torch.Tensor, matrix: Matrix) -> None:
     """The same for few pairs: matrix times vector."""
     for slot, vector, out in zip(slots, a.unbind(0), rows.unbind(0), strict=True):
-        if slot < 0:
+        if slot == PADDED:
             out.zero_()
-        else:
+        elif slot != ELSEWHERE:
             torch.mv(matrix(slot), vector, out=out)

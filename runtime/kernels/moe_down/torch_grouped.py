@@ -4,7 +4,7 @@ import torch
 
 from firmtoken.runtime.kernels.batch import Batch
 from firmtoken.runtime.kernels.expert_slots import ExpertSlots
-from firmtoken.runtime.kernels.moe_down.grouped import down
+from firmtoken.runtime.kernels.moe_down.grouped import block_columns, down
 from firmtoken.runtime.kernels.pair_slots import pair_slots
 
 
@@ -17,10 +17,16 @@ def moe_down(
     ids: torch.Tensor | None = None,
     map: torch.Tensor | None = None,  # noqa: A002  the operand's name in compiler/ops.py
     slots: torch.Tensor | None = None,
+    block: int | None = None,
     hidden_size: int,
     expert_width: int,
     num_experts_per_token: int,
 ) -> None:
-    """rows[T*k,H] from a[T*k,I], for pairs in row-major order."""
+    """rows[T*k,H] from a[T*k,I], for pairs in row-major order; with `block`, some of the columns."""
     matrices = experts.arena.matrices["down"]
-    down(pair_slots(experts, ids, map, slots), a, rows, matrices.__getitem__)
+    found = pair_slots(experts, ids, map, slots)
+    if block is None:  # a cut costs as much as a small product
+        down(found, a, rows, matrices.__getitem__)
+    else:
+        columns = block_columns(rows, block)
+        down(found, a, rows, lambda slot: matrices[slot][columns])

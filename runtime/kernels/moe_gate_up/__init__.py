@@ -1,8 +1,8 @@
 """moe_gate_up(hidden_size, expert_width, num_experts_per_token): a[T*k,I] = silu(gate x) * (up x), x[T,H].
 
 The expert of pair p = t*k + j is addressed by exactly one of: ids[T,k] (slot = experts.first + id), ids through
-map[E] (slot = map[id]), or slots[T,k] (absolute). Pairs with id or slot -1 give zeros. The card's format is that of
-the slots.
+map[E] (slot = map[id]), or slots[T,k] (absolute). Pairs with id or slot -1 give zeros; those of an expert that map has
+at -1 (another wave's) may give anything. The card's format is that of the slots.
 """
 
 from firmtoken.compiler.cards import KernelCard, planned_gpu_card

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch.nn.functional import silu
 
-from firmtoken.runtime.kernels.pair_slots import sort_by_slot
+from firmtoken.runtime.kernels.pair_slots import PADDED, sort_by_slot
 
 FEW_PAIRS = 32
 """Up to here one product a pair costs less than sorting pairs by expert: 0.60 against 0.62 ms for 32, 1.04 against
@@ -24,10 +24,10 @@ def gate_up(slots: list[int], k: int, x: torch.Tensor, a: torch.Tensor, matrix: 
         return
     order, runs = sort_by_slot(slots)
     rows = x.index_select(0, order // k)
-    both = x.new_empty(len(slots), 2 * a.shape[1])
+    both = x.new_empty(len(order), 2 * a.shape[1])
     for run in runs:
         out = both[run.begin : run.end]
-        if run.slot < 0:
+        if run.slot == PADDED:
             out.zero_()
         else:
             torch.mm(rows[run.begin : run.end], matrix(run.slot).t(), out=out)
@@ -43,7 +43,7 @@ def pair_by_pair(
     both = x.new_empty(len(slots), 2 * a.shape[1])
     for pair, (slot, out) in enumerate(zip(slots, both.unbind(0), strict=True)):
         if slot < 0:
-            out.zero_()
+            out.zero_()  # of a pair that is elsewhere nobody reads `a`
         else:
             torch.mv(matrix(slot), rows[pair // k], out=out)
     gate, up = both.chunk(2, dim=1)

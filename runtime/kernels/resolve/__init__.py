@@ -2,7 +2,8 @@
 
 table int32 [E] is slot or -1. map int32 [E] = table, missing experts pointing at consecutive slots of the range
 `staged`; miss int32 [1+2E] = count, then (expert, slot) pairs. With ids[T,k] only routed experts count as missing.
-Does not touch recency (D7).
+With `wave` they come in parts of staged.count, in order of experts: map and miss have those of part `wave`, -1 stands
+for all others, and what is in table belongs to wave 0. Without, all must fit. Does not touch recency (D7).
 """
 
 from firmtoken.compiler.cards import KernelCard, planned_gpu_card

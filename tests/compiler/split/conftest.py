@@ -7,7 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from firmtoken.compiler.facts import Candidates, Laid, ModelFacts, Split, TensorFacts
+from firmtoken.compiler.facts import (
+    Candidates,
+    Laid,
+    ModelFacts,
+    Split,
+    TensorFacts,
+    Workspace,
+)
 from firmtoken.compiler.fits import Fits
 from firmtoken.compiler.machine import describe_machine
 from firmtoken.compiler.passes.bound_batches import bound_batches
@@ -89,7 +96,7 @@ class Case:
     facts: ModelFacts
     slot_bytes: int
     activation_bytes: int
-    workspace_bytes: int
+    workspaces: dict[str, int]
     table_bytes: int
     launches: int
 
@@ -99,7 +106,7 @@ CASES = {
         facts=QWEN,
         slot_bytes=1_769_728,
         activation_bytes=174_063_616,
-        workspace_bytes=150_994_944 + 8_388_608,
+        workspaces={"flashinfer": 150_994_944, "cublas": 8_388_608},
         table_bytes=245_760,
         launches=496,
     ),
@@ -107,7 +114,7 @@ CASES = {
         facts=MINIMAX,
         slot_bytes=7_962_880,
         activation_bytes=304_087_040,
-        workspace_bytes=165_675_008 + 33_554_432,
+        workspaces={"flashinfer": 165_675_008, "cublas": 33_554_432},
         table_bytes=380_928,
         launches=750,
     ),
@@ -136,15 +143,20 @@ def candidates_of(case: Case) -> Candidates:
     offload = replace(
         resident,
         placement="offload",
+        streams=replace(STREAMS, layout="two", names=("main", "link")),
         parked_bytes_per_token=2 * case.facts.hidden_size,
         table_bytes=case.table_bytes,
     )
+    laid = {"resident": resident, "offload": offload, "waves": offload}
+    workspaces = tuple(
+        Workspace(name=name, bytes=size, source="documented", because="a test")
+        for name, size in case.workspaces.items()
+    )
     return Candidates(
-        laid={"resident": resident, "offload": offload},
+        laid=laid,
         slot_bytes=case.slot_bytes,
         bank_row_bytes=case.slot_bytes,
-        workspace_bytes=case.workspace_bytes,
-        waves=True,
+        workspaces=dict.fromkeys(laid, workspaces),
     )
 
 
@@ -153,18 +165,28 @@ def profile_of(*overrides: str) -> Profile:
     return load_profile(str(PROFILE), overrides).profile
 
 
+def refit_of(case: Case) -> Callable[[Profile], Fits]:
+    def refit(profile: Profile) -> Fits:
+        return Fits(
+            profile,
+            case.facts,
+            bound_batches(profile, case.facts),
+            choose_cache(profile, case.facts),
+            candidates_of(case),
+            describe_machine(profile.hardware),
+        )
+
+    return refit
+
+
 def split_case(case: Case, profile: Profile) -> Split:
-    batches = bound_batches(profile, case.facts)
-    cache = choose_cache(profile, case.facts)
-    return split_memory(profile, case.facts, batches, cache, candidates_of(case))
+    refit = refit_of(case)
+    return split_memory(refit(profile), refit)
 
 
 def fits_of(name: str, *overrides: str) -> Fits:
-    case, profile = CASES[name], profile_of(*(PRO_6000 if name == "minimax" else ()), *overrides)
-    batches = bound_batches(profile, case.facts)
-    cache = choose_cache(profile, case.facts)
-    machine = describe_machine(profile.hardware)
-    return Fits(profile, case.facts, batches, cache, candidates_of(case), machine)
+    profile = profile_of(*(PRO_6000 if name == "minimax" else ()), *overrides)
+    return refit_of(CASES[name])(profile)
 
 
 @pytest.fixture(scope="session")

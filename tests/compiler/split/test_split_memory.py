@@ -203,9 +203,14 @@ def test_a_span_hides_the_missing_bank_and_no_more(split_of: Splits) -> None:
 
 
 def test_a_small_card_stages_in_waves(split_of: Splits) -> None:
-    split = split_of("minimax", "hardware.gpu.memory=23.5GiB", "serving.context=32k")
+    small = ("hardware.gpu.memory=23.5GiB", "serving.context=32k")
+    split = split_of(
+        "minimax", *small, "hardware.gpu.flops.bf16=165TFLOPS", "hardware.link.h2d=25GB/s"
+    )
     assert split.experts.ring == "waves"
     assert 96 <= split.experts.staging_slots <= 128
+    # On a card that computes faster beside its link, a chunk hides too little of the bank.
+    assert split_of("minimax", *small).experts.ring == "whole"
 
 
 def test_the_frontier_has_the_chosen_row_once_and_falls_with_context(split_of: Splits) -> None:

@@ -51,8 +51,15 @@ def check_split(split: Split, facts: ModelFacts, profile: Profile, slot_bytes: i
         assert "bank" not in {row.name for row in split.host.lines}
         return
     least = min(experts.slots_per_layer)
+    misses = max(1, facts.experts_per_layer - least)
+    half, left = divmod(experts.staging_slots, 2)
+    assert left == 0
     if experts.ring == "whole":
-        assert experts.staging_slots == 2 * max(1, facts.experts_per_layer - least)
+        assert half == misses and experts.waves == 1
+    else:
+        assert experts.waves % 2 == 0 and half <= 64
+        assert half * experts.waves >= misses > (half - 1) * experts.waves
+        assert experts.staging_slots <= 2 * misses
     assert experts.overflow_slots == min(
         requests * facts.experts_per_token, facts.experts_per_layer
     )

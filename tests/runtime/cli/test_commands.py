@@ -182,7 +182,7 @@ def test_bench_takes_one_run_or_more() -> None:
 def test_a_signal_before_a_command_listens_is_one_word(signum: int, code: int, word: str) -> None:
     program = (
         "import os, sys; from firmtoken.runtime.cli import check, run\n"
-        f"check.check_profiles = lambda *_: os.kill(os.getpid(), {int(signum)})\n"
+        f"check.check_profiles = lambda *_, **__: os.kill(os.getpid(), {int(signum)})\n"
         "sys.argv = ['ft', 'check', 'tiny-cpu']; run.main()"
     )
     done = python("-c", program)
@@ -209,3 +209,12 @@ def test_ft_check_shows_warnings() -> None:
     assert done.returncode == 0
     assert "3090-qwen: ok" in done.stdout
     assert "  warning: " in done.stdout and "  hint: " in done.stdout
+
+
+def test_check_says_which_waits_order_nothing() -> None:
+    chunks = ("--set", "schedule.prefill_chunk=128", "--set", "schedule.prefill_span=512")
+    first, *rest = ft("check", "tiny-cpu", *chunks).stdout.splitlines()
+    assert first.startswith("ft:tiny-cpu: ok, ")
+    waits = "  `prefill.moe_gate_up` waits for `prefill.fetched`, "
+    assert rest[0] == waits + "which the first chunk needs and later ones do not"
+    assert "waits for" not in ft("check", "tiny-cpu").stdout

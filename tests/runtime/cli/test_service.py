@@ -24,6 +24,7 @@ def unit(
     name: str = "tiny-cpu",
     program: tuple[str, ...] = ("/venv/bin/ft",),
     profile: str = "/home/me/mine.yaml",
+    lock: Path | None = None,
     debug: bool = False,
     folder: str = "/home/me",
     environ: Mapping[str, str] | None = None,
@@ -33,6 +34,7 @@ def unit(
         program=program,
         profile=profile,
         overrides=overrides,
+        lock=lock,
         debug=debug,
         folder=Path(folder),
         environ=environ or {},
@@ -100,7 +102,13 @@ def test_the_profile_is_checked_first_and_nothing_is_started(tmp_path: Path) -> 
     assert (wrong.returncode, wrong.stdout) == (2, "")
     assert "`serving.contxt`" in wrong.stderr
     with pytest.raises(Failure) as failure:
-        print_service("tiny-cpu", ("serving.requests=256", "serving.context=32k"), debug=False)
+        print_service(
+            "tiny-cpu",
+            ("serving.requests=256", "serving.context=32k"),
+            locked=False,
+            lock=None,
+            debug=False,
+        )
     assert failure.value.exit_code == 3
 
 
@@ -114,8 +122,13 @@ def test_paths_are_absolute_and_short_options_are_kept(tmp_path: Path) -> None:
     assert value(done.stdout, "WorkingDirectory") == str(tmp_path)
 
 
+def test_a_lock_is_part_of_the_command() -> None:
+    command = value(unit("a=b", lock=Path("/home/me/my lock.json")), "ExecStart")
+    assert command.endswith(' --set a=b --locked --lock "/home/me/my lock.json"')
+
+
 def test_a_shipped_profile_keeps_its_name(capsys: pytest.CaptureFixture[str]) -> None:
-    assert print_service("tiny-cpu", (), debug=False) == 0
+    assert print_service("tiny-cpu", (), locked=False, lock=None, debug=False) == 0
     assert value(capsys.readouterr().out, "ExecStart").endswith(" run ft:tiny-cpu")
 
 

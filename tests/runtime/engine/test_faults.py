@@ -36,6 +36,7 @@ def step(op: str, layer: int) -> BoundStep:
         holds=(),
         drops=(),
         operands={},
+        indices={},
         at={"l": layer},
     )
 

@@ -64,10 +64,12 @@ def test_a_ready_kernel_takes_the_operands_of_its_op_and_its_constants(card: Ker
         for name, parameter in parameters.items()
         if parameter.kind is inspect.Parameter.KEYWORD_ONLY
     }
-    wanted = {name.rstrip("?") for name in operands} | CONSTANTS.get(card.op, set())
+    named = {name.rstrip("?") for name in operands}
+    wanted = named | CONSTANTS.get(card.op, set()) | set(op.indices)
     assert keywords.keys() == wanted
     always_written = {name for name in op.writes if not name.endswith("?")}
-    assert {name for name, is_optional in keywords.items() if is_optional} <= optional
+    given = {name for name, is_optional in keywords.items() if is_optional}
+    assert set(op.indices) <= given <= optional | set(op.indices)
     assert not {name for name in always_written if keywords[name]}
 
 

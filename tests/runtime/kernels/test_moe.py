@@ -80,6 +80,71 @@ def test_three_ways_to_address_slots_agree_with_the_formula(
         assert not by_slot[-padding * K :].any()
 
 
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("num_rows", [3, 40])
+def test_waves_fill_the_rows_of_their_own_experts_and_leave_the_others(
+    make_experts: MakeExperts,
+    make_batch: Callable[..., Batch],
+    part: Any,
+    launch: Launch,
+    poisoned: Callable[..., torch.Tensor],
+    experts_of: Callable[..., torch.Tensor],
+    name: str,
+    num_rows: int,
+) -> None:
+    arena = make_experts(FIRST + EXPERTS, HIDDEN, WIDTH)
+    experts = ExpertSlots(first=FIRST, count=EXPERTS, arena=arena)
+    batch = make_batch([part(rows=num_rows - 1)], padding=1)
+    x, ids = torch.randn(num_rows, HIDDEN), random_ids(num_rows, 1)
+    whole = torch.arange(FIRST, FIRST + EXPERTS).int()
+    wanted = experts_of(batch, name, x, ids=ids, map=whole, experts=experts)
+    a, rows = poisoned(num_rows * K, WIDTH), poisoned(num_rows * K, HIDDEN)
+    for wave in ((0, 3, 5), (), (1, 2), (4, 6, 7)):
+        own = torch.full((EXPERTS,), -1, dtype=torch.int32)
+        own[list(wave)] = whole[list(wave)]
+        before = rows.clone()
+        where = {"ids": ids, "map": own, "experts": experts}
+        launch("moe_gate_up", batch, name=name, x=x, a=a, **where, **SIZES)
+        launch("moe_down", batch, name=name, a=a, rows=rows, **where, **SIZES)
+        others = torch.tensor([e >= 0 and e not in wave for e in ids.view(-1).tolist()])
+        assert torch.equal(rows[others].nan_to_num(), before[others].nan_to_num())
+    assert torch.equal(rows, wanted)
+
+
+@pytest.mark.parametrize("name", [*NAMES, "torch_nvfp4"])
+@pytest.mark.parametrize("num_rows", [3, 40])
+def test_blocks_of_columns_are_cut_from_the_whole(
+    make_batch: Callable[..., Batch],
+    part: Any,
+    launch: Launch,
+    poisoned: Callable[..., torch.Tensor],
+    name: str,
+    num_rows: int,
+) -> None:
+    arenas = packed_arena(EXPERTS)
+    arena = arenas[0] if name == "torch_nvfp4" else arenas[1]
+    batch = make_batch([part(rows=num_rows - 1)], padding=1)
+    pairs, wide = num_rows * K, HIDDEN // 4
+    a = torch.randn(pairs, WIDTH)
+    where = {
+        "ids": random_ids(num_rows, 1),
+        "experts": ExpertSlots(first=0, count=EXPERTS, arena=arena),
+    }
+    whole, wts = poisoned(pairs, HIDDEN), torch.rand(num_rows, K)
+    launch("moe_down", batch, name=name, a=a, rows=whole, **where, **SIZES)
+    before, shared = torch.randn(num_rows, HIDDEN), torch.randn(num_rows, HIDDEN)
+    summed, blocked = before.clone(), before.clone()
+    launch("combine", batch, rows=whole, wts=wts, hid=summed, s=shared)
+    for block in range(4):
+        rows = poisoned(pairs, wide)
+        launch("moe_down", batch, name=name, a=a, rows=rows, block=block, **where, **SIZES)
+        columns = slice(block * wide, (block + 1) * wide)
+        torch.testing.assert_close(rows, whole[:, columns], rtol=1e-5, atol=1e-6)
+        launch("combine", batch, rows=rows, wts=wts, hid=blocked, s=shared, block=block)
+        assert torch.equal(blocked[:, (block + 1) * wide :], before[:, (block + 1) * wide :])
+    torch.testing.assert_close(blocked, summed, rtol=1e-5, atol=1e-5)
+
+
 def packed_arena(num_slots: int) -> tuple[ExpertArena, ExpertArena]:
     """nvfp4 slots with random nibbles, and fp32 slots with the numbers that they stand for."""
     layout = slot_parts("nvfp4", HIDDEN, WIDTH)

@@ -190,6 +190,52 @@ def test_resolve_gives_missing_experts_consecutive_staging_slots(
     assert pairs_of(miss) == [(e, wanted[e]) for e in missing]
 
 
+@pytest.mark.parametrize("ids", [None, [[0, 5], [5, 3], [11, 2]]])
+def test_resolve_lists_one_wave_of_the_missing_experts_and_no_other(
+    launch: Launch,
+    make_batch: Callable[..., Batch],
+    poisoned: Callable[..., torch.Tensor],
+    ids: list[list[int]] | None,
+) -> None:
+    table = torch.tensor([9, -1, 8, -1, -1, -1, 7, 6, -1, 5, 4, -1], dtype=torch.int32)
+    given = {} if ids is None else {"ids": torch.tensor(ids, dtype=torch.int32)}
+    missing = [1, 3, 4, 5, 8, 11] if ids is None else [3, 5, 11]
+    for wave in range(4):
+        staged = ExpertSlots(first=20 + 2 * (wave % 2), count=2, arena=plain_arena(24))
+        by_expert, miss = poisoned(12, dtype=torch.int32), poisoned(25, dtype=torch.int32)
+        launch(
+            "resolve",
+            make_batch([]),
+            table=table,
+            staged=staged,
+            map=by_expert,
+            miss=miss,
+            wave=wave,
+            **given,
+        )
+        wanted = table.tolist() if wave == 0 else [-1] * 12
+        listed = [(e, staged.first + i) for i, e in enumerate(missing[2 * wave : 2 * wave + 2])]
+        for expert, slot in listed:
+            wanted[expert] = slot
+        assert by_expert.tolist() == wanted
+        assert pairs_of(miss) == listed
+
+
+def test_more_missing_experts_than_fit_at_once_are_our_bug(
+    launch: Launch, make_batch: Callable[..., Batch], poisoned: Callable[..., torch.Tensor]
+) -> None:
+    staged = ExpertSlots(first=20, count=2, arena=plain_arena(24))
+    with pytest.raises(AssertionError, match="3 experts missing, 2 staging slots"):
+        launch(
+            "resolve",
+            make_batch([]),
+            table=torch.tensor([-1, -1, 7, -1], dtype=torch.int32),
+            staged=staged,
+            map=poisoned(4, dtype=torch.int32),
+            miss=poisoned(9, dtype=torch.int32),
+        )
+
+
 def test_resolve_of_nothing_missing(
     launch: Launch, make_batch: Callable[..., Batch], poisoned: Callable[..., torch.Tensor]
 ) -> None:

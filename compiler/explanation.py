@@ -1,0 +1,44 @@
+"""What `ft explain` prints: the four choices, what else was open and its price, then every reason."""
+
+from collections.abc import Sequence
+
+from firmtoken.compiler.alternatives import Choice, choice_at, four_choices
+from firmtoken.compiler.cards import KernelCard
+from firmtoken.compiler.explain import opening, page
+from firmtoken.compiler.plan import Plan
+from firmtoken.compiler.reasons import explain
+from firmtoken.compiler.tables import paragraph
+from firmtoken.schema.profile import Profile
+
+HOW = "found by compiling again with that one `--set`; speeds are computed, not measured"
+
+
+def explanation(profile: Profile, plan: Plan, cards: Sequence[KernelCard], path: str = "") -> str:
+    """What `ft explain` prints: the four choices with their alternatives, then every reason; or those of one path."""
+    if path:
+        reasons = explain(plan, path)
+        choice = choice_at(path, profile, plan, cards)
+        if choice is None:
+            return reasons
+        return page([[reasons.rstrip()], ["what else was open", f"  ({HOW})", *_priced(choice)]])
+    title = [
+        f"{plan.profile.name}: four choices, what else was open, and what it would change",
+        f"  ({HOW})",
+    ]
+    choices = (_choice(choice) for choice in four_choices(profile, plan, cards))
+    return page([*opening(plan), title, *choices, ["all reasons"], [explain(plan).rstrip()]])
+
+
+def _choice(choice: Choice) -> list[str]:
+    return [
+        *paragraph(f"{choice.name}: {choice.chosen}", indent="  ", first=""),
+        *paragraph(f"because {choice.because}", indent="  "),
+        *_priced(choice),
+    ]
+
+
+def _priced(choice: Choice) -> list[str]:
+    lines = []
+    for alternative in choice.alternatives:
+        lines += [f"  --set {alternative.set}", *paragraph(alternative.price, indent="      ")]
+    return lines or paragraph(f"no alternative: {choice.otherwise}", indent="  ")

@@ -1,0 +1,108 @@
+"""What a plan means to the person who will use it, in plain words: waits, how many at once, what a client may send.
+
+Every number stands in the plan: `estimates.conversation` (computed as conversation.py says), `estimates`, `kv_cache`,
+`experts`, `schedule` and the ledgers.
+"""
+
+from collections.abc import Iterator
+
+from firmtoken.compiler.plan import Plan
+from firmtoken.compiler.quantities import count, rate, size, wait
+
+HEADING = "what to expect (computed, not measured)"
+
+
+def expectations(plan: Plan) -> tuple[tuple[str, str], ...]:
+    """(label, sentences) in the order of what people ask first.
+
+    At once: `estimates.conversation.at_once`. Lengths that surely fit together: any `max_num_seqs` requests of up to
+    `pool // max_num_seqs` tokens, and `pool // context` of the full context (D2).
+    """
+    return (
+        ("speed", _speed(plan)),
+        ("at once", " ".join(_at_once(plan))),
+        (
+            "client",
+            f"tell it {plan.context.effective:,} tokens of context, prompt and answer together",
+        ),
+        ("experts", " ".join(_experts(plan))),
+        ("RAM", _host(plan)),
+    )
+
+
+def not_runnable(plan: Plan) -> str:
+    """What a reader must know of a plan whose kernels are not all written; empty if they are."""
+    planned = sum(row.status == "planned" for row in plan.kernels)
+    if not planned:
+        return ""
+    return (
+        f"not runnable yet: {planned} of {len(plan.kernels)} kernels of this plan are planned, not written, so "
+        "`ft run` refuses it"
+    )
+
+
+def _speed(plan: Plan) -> str:
+    told = plan.estimates.conversation
+    parts = [
+        f"new prompt of {count(told.prompt_tokens, 'token')}: first word after {wait(told.prompt_s)}"
+    ]
+    if told.turn_tokens:
+        again = " (all is read again)" if plan.kv_cache.type == "none" else ""
+        parts.append(f"next turn of {told.turn_tokens:,}: after {wait(told.turn_s)}{again}")
+    parts.append(
+        f"then {rate(plan.estimates.decode_tokens_per_s)} tokens/s; with nobody else on the machine"
+    )
+    return "; ".join(parts)
+
+
+def _at_once(plan: Plan) -> Iterator[str]:
+    told, requests = plan.estimates.conversation, plan.schedule.max_num_seqs
+    pool, context = plan.kv_cache.tokens, plan.context.effective
+    agents = count(told.at_once, "such agent")
+    if told.at_once == requests:
+        yield f"{agents}, as many as `serving.requests` lets in; one more waits."
+    else:
+        yield f"{agents}; one more waits until there is room."
+    if requests * context <= pool:
+        yield f"Requests of any length fit together, {requests} at once."
+        return
+    yield (
+        f"The pool, all requests' tokens together, is {pool:,}, less than {requests} x {context:,}: any {requests} "
+        f"requests fit while none is longer than {pool // requests:,}, or {pool // context} of full length; when it "
+        "is full, the youngest pauses and goes on later."
+    )
+
+
+def _experts(plan: Plan) -> Iterator[str]:
+    experts, estimates, schedule = plan.experts, plan.estimates, plan.schedule
+    if experts.placement == "resident":
+        yield f"all {experts.total:,} stay on the device (resident): nothing is fetched while it serves."
+        return
+    missing = experts.total - experts.slots
+    if not missing:
+        yield f"all {experts.total:,} fit on the device, which still keeps account of them as if some did not."
+        return
+    below = schedule.on_demand_below
+    yield (
+        f"{experts.slots:,} of {experts.total:,} are on the device (resident), the others come from RAM over the "
+        f"link. Each {schedule.prefill_span:,} tokens of a prompt fetch all {missing:,} that are missing, "
+        f"{size(missing * experts.slot_bytes)} in {wait(estimates.bank_stream_s)} or more"
+    )
+    yield f"(fewer than {below.cold:,} new tokens, {below.warm:,} in a next turn, only what they use);"
+    yield f"a written token fetches about {size(estimates.bytes_per_token.link)}."
+
+
+def _host(plan: Plan) -> str:
+    host = plan.memory.host
+    lines = {line.name: line.bytes for line in host.lines}
+    parts = [
+        f"{size(lines[name])} {what}"
+        for name, what in (
+            ("bank", f"for all {plan.experts.total:,} experts (the bank)"),
+            ("restart_copy", "for a second copy of the experts (a quick restart)"),
+            ("snapshots", "for snapshots of conversations"),
+        )
+        if lines.get(name)
+    ]
+    inside = f": {', '.join(parts)}" if parts else ""
+    return f"{size(host.total)} of the {size(host.capacity)} that the profile gives this machine{inside}"

@@ -1,0 +1,256 @@
+"""`ft check --kernels`: a plan's kernels, compiled for its capability, and what they take beside what the card has."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from importlib.util import find_spec
+from shutil import which
+
+import msgspec
+
+from firmtoken.compiler.cards import KernelCard
+from firmtoken.compiler.choices import KernelChoice
+from firmtoken.compiler.plan import Plan
+from firmtoken.compiler.steps import steps_of
+from firmtoken.compiler.tables import columns, paragraph
+from firmtoken.compiler.unroll import parse_reference
+from firmtoken.runtime.cli.evidence import (
+    BuildRecord,
+    KernelRecord,
+    evidence_folder,
+    source_hash,
+    write_records,
+)
+from firmtoken.runtime.cli.failure import Failure
+from firmtoken.runtime.exit_codes import FAILED, REFUSED
+from firmtoken.runtime.kernels import CARDS
+from firmtoken.runtime.kernels.attention.flashinfer_module import FlashinferBuilt, FlashinferModule
+from firmtoken.runtime.kernels.cross_compile import (
+    NotCompiled,
+    Request,
+    Result,
+    compile_kernel,
+    run_worker,
+    unfit,
+)
+
+FLASHINFER = "flashinfer"
+LIMIT_S = 180.0
+"""For all builds of one kernel: here they take 3 to 8 s, on two busy cores."""
+FLASHINFER_LIMIT_S = 1800.0
+"""For one module: seven files of a minute or more each, here with one processor."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compiled:
+    """A kernel of the plan, compiled."""
+
+    row: KernelChoice
+    builds: str
+    result: Result
+
+
+def check_kernels(plan: Plan, *, record: bool, environ: Mapping[str, str]) -> None:
+    """Print what each takes; raises `Failure` for the first that does not fit."""
+    gpu = plan.hardware["gpu"]
+    if not isinstance(gpu, Mapping):
+        print("  kernels: nothing to compile, the CPU device runs none that are built for a card")
+        return
+    capability = str(gpu["compute_capability"])
+    written = [(row, card) for row, card in _rows(plan) if card.builds]
+    if written:
+        _require_triton()
+    compiled = [_compile(plan, row, card, capability, environ) for row, card in written]
+    for line in _table(compiled, capability, str(_target_triton(plan))):
+        print(f"  {line}")
+    _require_fit(compiled, capability, int(gpu["shared_memory_per_block"]))
+    for line in (*_not_written(plan), *_check_flashinfer(plan, capability, environ)):
+        print(f"  {line}")
+    if record and compiled:
+        print(f"  recorded in {write_records(_records(compiled, capability), evidence_folder())}")
+
+
+def _rows(plan: Plan) -> Iterator[tuple[KernelChoice, KernelCard]]:
+    """Each kernel with the same constants once, however many phases it serves."""
+    cards = {(card.op, card.name): card for card in CARDS}
+    seen: list[tuple[str, str, Mapping[str, object]]] = []
+    for row in plan.kernels:
+        key = (row.op, row.kernel, row.constants)
+        if key not in seen:
+            seen.append(key)
+            yield row, cards[row.op, row.kernel]
+
+
+def _require_triton() -> None:
+    if find_spec("triton") is None:
+        raise Failure(
+            "`ft check --kernels` compiles with Triton, which is not installed here: nothing was compiled",
+            exit_code=FAILED,
+            hint='`pip install "firmtoken[kernels]"`, or `pip install -e ".[kernels]"` in a clone',
+        )
+
+
+def _compile(
+    plan: Plan, row: KernelChoice, card: KernelCard, capability: str, environ: Mapping[str, str]
+) -> Compiled:
+    major, minor = capability.split(".")
+    request = Request(
+        builds=card.builds,
+        constants=row.constants,
+        capability=(int(major), int(minor)),
+        num_rows=_largest_rows(plan),
+        num_outputs=_widest(plan, row),
+    )
+    try:
+        result = compile_kernel(request, limit_s=LIMIT_S, environ=environ)
+    except NotCompiled as error:
+        raise Failure(
+            f"`{row.kernel}` of `{row.op}`: compiling it for capability {capability} {error}",
+            exit_code=REFUSED,
+            hint="this is a fault of the kernel or of this Triton: please report it",
+        ) from error
+    return Compiled(row=row, builds=card.builds, result=result)
+
+
+def _largest_rows(plan: Plan) -> int:
+    """No launch of any op has more."""
+    schedule = plan.schedule
+    return max(schedule.max_num_seqs, schedule.mixer_tile, schedule.moe_chunk)
+
+
+def _widest(plan: Plan, row: KernelChoice) -> int:
+    """Rows of the largest weight that the kernel is launched with."""
+    shapes = {weight.name: weight.shape for weight in plan.weights}
+    names = {
+        parse_reference(name)[0]
+        for _, program in plan.programs.named()
+        for step in steps_of(program)
+        if (step.op, step.kernel) == (row.op, row.kernel)
+        for name in step.weights
+    }
+    return max((shapes[name][0] for name in names), default=0)
+
+
+def _table(compiled: Sequence[Compiled], capability: str, target: str) -> Iterator[str]:
+    if not compiled:
+        return
+    version = compiled[0].result.triton
+    yield f"kernels for capability {capability}, compiled with Triton {version}, not run:"
+    head = ("  op", "kernel", "build", "registers", "spilled", "shared memory", "programs")
+    rows = [
+        (
+            f"  {one.row.op}",
+            one.row.kernel,
+            built.name,
+            str(built.registers),
+            f"{built.local_bytes:,} B",
+            f"{built.shared_bytes:,} B",
+            " x ".join(f"{programs:,}" for programs in built.grid),
+        )
+        for one in compiled
+        for built in one.result.builds
+    ]
+    yield from columns([head, *rows], "<<<>>>>")
+    if version != target:
+        yield from paragraph(
+            f"the target has Triton {target}, so this shows nothing certain about it, and its plan does not say "
+            "`compiled`"
+        )
+
+
+def _require_fit(compiled: Sequence[Compiled], capability: str, shared_memory: int) -> None:
+    for one in compiled:
+        for built in one.result.builds:
+            if fault := unfit(built, shared_memory_per_block=shared_memory):
+                raise Failure(
+                    f"`{one.row.kernel}` of `{one.row.op}`, built for {built.name}, does not fit capability "
+                    f"{capability}: it {fault}",
+                    exit_code=REFUSED,
+                    hint="its constants are the card's, no profile sets them: please report it",
+                )
+
+
+def _not_written(plan: Plan) -> Iterator[str]:
+    """What was not compiled, so that nobody takes silence for a proof."""
+    names = [
+        f"{row.op} {row.kernel}"
+        for row, card in _rows(plan)
+        if not card.builds and FLASHINFER not in card.requires
+    ]
+    if names:
+        yield from paragraph(
+            f"not compiled, because their cards name no source yet: {', '.join(names)}",
+            indent="  ",
+            first="",
+        )
+
+
+def _check_flashinfer(plan: Plan, capability: str, environ: Mapping[str, str]) -> Iterator[str]:
+    """Each module that the plan names, built or not; raises `Failure` where nvcc or flashinfer refuses."""
+    for row, card in _rows(plan):
+        if FLASHINFER not in card.requires:
+            continue
+        found = {
+            FLASHINFER: find_spec(FLASHINFER),
+            **{tool: which(tool, path=environ.get("PATH")) for tool in ("nvcc", "ninja")},
+        }
+        if missing := [name for name, where in found.items() if where is None]:
+            yield f"not compiled: {row.op} {row.kernel}, because not here: {', '.join(missing)}"
+        else:
+            yield _build_flashinfer(row, capability, environ)
+
+
+def _build_flashinfer(row: KernelChoice, capability: str, environ: Mapping[str, str]) -> str:
+    module = FlashinferModule(
+        backend=row.kernel.removeprefix(f"{FLASHINFER}_"),
+        kv_dtype=row.format,
+        head_dim=int(row.constants["head_dim"]),
+    )
+    try:
+        answer = run_worker(
+            "firmtoken.runtime.kernels.attention.build_flashinfer",
+            module,
+            limit_s=FLASHINFER_LIMIT_S,
+            environ={**environ, "FLASHINFER_CUDA_ARCH_LIST": capability},
+        )
+    except NotCompiled as error:
+        raise Failure(
+            f"`{row.kernel}` of `{row.op}`: building it for capability {capability} {error}",
+            exit_code=REFUSED,
+            hint=f"name another kernel: `kernels.{row.op}.{row.phase}`",
+        ) from error
+    built = msgspec.json.decode(answer, type=FlashinferBuilt)
+    return (
+        f"compiled with nvcc, not linked: {row.op} {row.kernel} of flashinfer {built.flashinfer}, "
+        f"{row.format} keys and values, heads of {module.head_dim}: {built.objects} objects in "
+        f"{built.seconds:.0f} s"
+    )
+
+
+def _target_triton(plan: Plan) -> object:
+    software = plan.hardware["software"]
+    return software["triton"] if isinstance(software, Mapping) else None
+
+
+def _records(compiled: Sequence[Compiled], capability: str) -> tuple[KernelRecord, ...]:
+    return tuple(
+        KernelRecord(
+            op=one.row.op,
+            kernel=one.row.kernel,
+            source=source_hash(one.builds),
+            constants=one.row.constants,
+            capability=capability,
+            triton=one.result.triton,
+            date=date.today().isoformat(),
+            builds=tuple(
+                BuildRecord(
+                    name=built.name,
+                    registers=built.registers,
+                    local_bytes=built.local_bytes,
+                    shared_bytes=built.shared_bytes,
+                )
+                for built in one.result.builds
+            ),
+        )
+        for one in compiled
+    )

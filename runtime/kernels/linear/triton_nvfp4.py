@@ -1,0 +1,82 @@
+"""linear with NVFP4 weights and few rows, launched on a GPU."""
+
+from dataclasses import dataclass
+
+import torch
+
+from firmtoken.runtime.kernels.device_rows import DeviceRows
+from firmtoken.runtime.kernels.linear.nvfp4_rows import (
+    launch_constants,
+    launch_grid,
+    multiply_rows,
+    rows_at_once,
+)
+
+MAX_PARTS = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackedMatrix:
+    """NVFP4 weights as a checkpoint has them; up to four matrices, joined by rows, keep a global scale each."""
+
+    packed: torch.Tensor
+    """uint8 [N, K/2], low nibble first; 4-byte aligned."""
+    scale: torch.Tensor
+    """uint8 or e4m3 [N, K/16], without NaN."""
+    globals: torch.Tensor
+    """fp32 [parts]."""
+    starts: tuple[int, ...] = ()
+    """First row of each part but the first."""
+
+
+def linear(
+    rows: DeviceRows | None,
+    *,
+    x: torch.Tensor,
+    w: PackedMatrix,
+    y: torch.Tensor,
+    outputs: int,
+    unroll: int,
+) -> None:
+    """y[T,N] = x[T,K] w[N,K]^T; x bf16 with rows of a multiple of 16 bytes, y of any float type."""
+    # The norm is not read, but a pointer must be given.
+    multiply(x, w, w.globals, y, normed=False, eps=0.0, outputs=outputs, unroll=unroll)
+
+
+def multiply(
+    x: torch.Tensor,
+    w: PackedMatrix,
+    norm: torch.Tensor,
+    y: torch.Tensor,
+    *,
+    normed: bool,
+    eps: float,
+    outputs: int,
+    unroll: int,
+) -> None:
+    """y = x w^T, or rmsnorm(x) * norm in place of x where `normed` (norm fp32 [K])."""
+    num_rows, width = x.shape
+    num_outputs = w.packed.shape[0]
+    assert x.dtype == torch.bfloat16 and x.stride(0) % 8 == 0 and width % 16 == 0
+    assert len(w.starts) == w.globals.numel() - 1 < MAX_PARTS
+    starts = (*w.starts, *(num_outputs,) * (MAX_PARTS - 1 - len(w.starts)))
+    constants = launch_constants(
+        rows_at_once(num_rows), normed=normed, outputs=outputs, unroll=unroll
+    )
+    multiply_rows[launch_grid(num_rows, num_outputs, normed=normed, outputs=outputs)](
+        x.view(torch.int16),
+        w.packed.view(torch.int32),
+        w.scale.view(torch.uint8),
+        w.globals,
+        norm,
+        y,
+        num_rows,
+        num_outputs,
+        width // 8,
+        x.stride(0) // 8,
+        y.stride(0),
+        *starts,
+        eps,
+        **constants,
+        num_warps=1,
+    )
