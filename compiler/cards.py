@@ -31,7 +31,7 @@ class KernelCard:
     because: str
     """Why it has its rank: one clause."""
     status: str = "ready"
-    """`ready`, `planned` (no implementation yet), or `foreign` (somebody else's, never chosen)."""
+    """`ready`, `planned` (nothing launches it yet, whether there is source or not), or `foreign` (never chosen)."""
     evidence: str = "documented"
     min_capability: tuple[int, int] = (0, 0)
     max_capability: tuple[int, int] = (99, 9)
@@ -60,6 +60,8 @@ class KernelCard:
     """`module:function` that says what its Triton source is compiled to (`Build`s); empty = no source yet."""
     constants: tuple[tuple[str, int], ...] = ()
     """What it is compiled with (tiles, warps) beside the op's own constants: in the plan, never tuned at run time."""
+    computed: tuple[tuple[str, str], ...] = ()
+    """More of these, each with the rule of `computed_constants.py` that has its number for a machine and a model."""
 
 
 def planned_gpu_card(
@@ -75,6 +77,7 @@ def planned_gpu_card(
     workspace: str = "",
     builds: str = "",
     constants: tuple[tuple[str, int], ...] = (),
+    computed: tuple[tuple[str, str], ...] = (),
 ) -> KernelCard:
     """A card of a GPU kernel that nothing launches yet: plans may name it, `ft run` refuses it (D13)."""
     card = _without_entry(op, name, phases, formats, rank=rank, because=because, status="planned")
@@ -85,6 +88,7 @@ def planned_gpu_card(
         workspace=workspace,
         builds=builds,
         constants=constants,
+        computed=computed,
     )
 
 

@@ -20,7 +20,7 @@ def context_line(plan: Plan) -> str:
     return " | ".join(
         (
             f"effective context {context.effective:,} of {context.model_max:,} "
-            f"(limited by {context.limited_by})",
+            f"({_limit(context.limited_by)})",
             f"experts {experts.slots:,} of {experts.total:,} resident "
             f"({percent(experts.resident_fraction)})",
             f"pool {cache.tokens:,} for {count(plan.schedule.max_num_seqs, 'request')}",
@@ -28,6 +28,10 @@ def context_line(plan: Plan) -> str:
             f"decode ~{rate(plan.estimates.decode_tokens_per_s)} tok/s (estimated)",
         )
     )
+
+
+def _limit(limited_by: str) -> str:
+    return "as asked" if limited_by == "asked" else f"limited by {limited_by.replace('_', ' ')}"
 
 
 def summary(plan: Plan) -> str:

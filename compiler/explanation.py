@@ -10,6 +10,7 @@ from firmtoken.compiler.reasons import explain
 from firmtoken.compiler.tables import paragraph
 from firmtoken.schema.profile import Profile
 
+KERNELS = "  (but of kernels: `ft explain PROFILE kernels` says why each, and why not the others)"
 HOW = "found by compiling again with that one `--set`; speeds are computed, not measured"
 
 
@@ -26,7 +27,9 @@ def explanation(profile: Profile, plan: Plan, cards: Sequence[KernelCard], path:
         f"  ({HOW})",
     ]
     choices = (_choice(choice) for choice in four_choices(profile, plan, cards))
-    return page([*opening(plan), title, *choices, ["all reasons"], [explain(plan).rstrip()]])
+    return page(
+        [*opening(plan), title, *choices, ["all reasons", KERNELS], [explain(plan).rstrip()]]
+    )
 
 
 def _choice(choice: Choice) -> list[str]:

@@ -127,7 +127,16 @@ class Fits:
             for name, laid in candidates.laid.items()
         }
         self.costs: dict[str, Costs] = {
-            name: describe_costs(machine, facts, cache, candidates, laid, captured=captured)
+            name: describe_costs(
+                machine,
+                facts,
+                captured=captured,
+                overlaps=laid.streams.layout == "two",
+                slot_bytes=candidates.slot_bytes,
+                kv_bytes_per_token=facts.kv_elements_per_token * cache.kv_bytes_per_element,
+                state_bytes=cache.state_bytes_per_sequence,
+                launches=laid.launches,
+            )
             for name, laid in candidates.laid.items()
         }
         self.hosts: dict[str, Host | Shortage] = {
@@ -157,7 +166,7 @@ class Fits:
             return host
         pool = self.least_pool(context)
         if placement == "resident":
-            return self._weigh_resident(context, pool)
+            return self._checked(self._resident(context, pool))
         return self._weigh_offload(context, pool)
 
     def least_pool(self, context: int) -> int:
@@ -200,10 +209,6 @@ class Fits:
             return ("resident", "offload")
         return ("resident",) if slots == self.facts.total_experts else ("offload",)
 
-    def _weigh_resident(self, context: int, pool: int) -> Fit | Shortage:
-        fit = self._resident(context, pool)
-        return self._checked(fit)
-
     def _resident(self, context: int, pool: int) -> Fit:
         return self._fit(context, pool, resident_split(self.facts), self._least_span())
 
@@ -214,7 +219,7 @@ class Fits:
         exact = self.profile.experts.slots != "auto"
         if isinstance(whole, Fit) and (exact or is_small(whole.experts)):
             return whole  # waves leave room for more slots, and there may be none or few
-        waves = self._weigh_waves(context, pool)
+        waves = self.in_waves(context, pool)
         if isinstance(whole, Shortage):
             # Of two that do not fit the one that lacks less is told: a larger device must hold that.
             least = isinstance(waves, Shortage) and whole.needed < waves.needed
@@ -224,11 +229,8 @@ class Fits:
         # Where whole layers are staged for no more than a chunk either, waves stream the bank no more often.
         return waves if whole.span <= waves.span or self.reads_well(waves) else whole
 
-    def in_waves(self, fit: Fit) -> Fit | Shortage:
-        """The same context and pool with a layer's misses in waves; only where there are programs for it."""
-        return self._weigh_waves(fit.context, fit.pool)
-
-    def _weigh_waves(self, context: int, pool: int) -> Fit | Shortage:
+    def in_waves(self, context: int, pool: int) -> Fit | Shortage:
+        """Offloaded, with a layer's misses in waves; only where there are programs for it."""
         return self._offload(context, pool, self._least_span(), "waves")
 
     def reads_well(self, waves: Fit) -> bool:

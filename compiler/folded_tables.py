@@ -12,7 +12,7 @@ from firmtoken.compiler.tables import columns, paragraph
 MEANINGS = {
     "documented": "documented: known from papers and manuals, not measured here",
     "compiled": "compiled: built here, not timed",
-    "planned": "planned: not written yet",
+    "planned": "planned: nothing launches it yet",
     "ready": "ready to run",
 }
 """Words of `evidence` and `status` (D14) for those who meet them first."""
@@ -29,7 +29,23 @@ def frontier_table(plan: Plan) -> list[str]:
         "until the first token of one of 2,000"
     )
     rows = [row for _, run in groupby(plan.frontier, key=_figures) for row in _folded(tuple(run))]
-    return [*paragraph(title, indent="  ", first=""), *columns([head, *rows], ">>>>>>><")]
+    return [
+        *paragraph(title, indent="  ", first=""),
+        *columns([head, *rows], ">>>>>>><"),
+        *_crowded(plan),
+    ]
+
+
+def _crowded(plan: Plan) -> list[str]:
+    """Why several requests together may write less than one: the reader would take it for a mistake."""
+    chosen = next(row for row in plan.frontier if row.chosen)
+    if chosen.decode_tokens_per_s_full >= chosen.decode_tokens_per_s:
+        return []
+    return paragraph(
+        f"{plan.schedule.max_num_seqs} together write less than one alone: they push each other's experts off the "
+        "device; with `serving.requests=1` the others wait",
+        indent="  ",
+    )
 
 
 def _folded(run: Sequence[FrontierRow]) -> Iterator[tuple[str, ...]]:

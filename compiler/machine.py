@@ -6,6 +6,10 @@ from firmtoken.compiler.errors import PlanError, Refusal
 from firmtoken.schema.hardware import Cpu, Gpu, Hardware
 from firmtoken.schema.profile import Profile
 
+PINNABLE_PERCENT, PINNABLE_PERCENT_ON_WINDOWS = 75, 40
+"""Of the host's memory, where a profile does not say. Linux sets no limit, but the rest of the system must keep its
+pages; Windows, and so WSL, lets about half be pinned by all programs together (H-60)."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
@@ -57,6 +61,15 @@ def captures(profile: Profile) -> bool:
     return profile.hardware.gpu is not None and profile.graphs == "auto"
 
 
+def pinnable_bytes(hardware: Hardware) -> int:
+    """Host memory that can be locked: as given, or as `auto` assumes."""
+    if hardware.host.pinnable != "auto":
+        return hardware.host.pinnable
+    windows = hardware.software.os in ("wsl", "windows")
+    percent = PINNABLE_PERCENT_ON_WINDOWS if windows else PINNABLE_PERCENT
+    return hardware.host.memory * percent // 100
+
+
 def _with_gpu(hardware: Hardware, gpu: Gpu) -> Machine:
     assert hardware.link is not None, "the schema asks for `link` beside `gpu`"
     flops = gpu.flops.get("bf16")
@@ -83,7 +96,7 @@ def _with_gpu(hardware: Hardware, gpu: Gpu) -> Machine:
         copy_rate=hardware.link.h2d,
         gather_rate=hardware.link.gather,
         host_memory=hardware.host.memory,
-        pinnable=hardware.pinnable,
+        pinnable=pinnable_bytes(hardware),
         shares_banks=_shares_banks(hardware),
     )
 

@@ -6,6 +6,7 @@ Every number stands in the plan: `estimates.conversation` (computed as conversat
 
 from collections.abc import Iterator
 
+from firmtoken.compiler.evidence import COMPILED
 from firmtoken.compiler.plan import Plan
 from firmtoken.compiler.quantities import count, rate, size, wait
 
@@ -31,13 +32,16 @@ def expectations(plan: Plan) -> tuple[tuple[str, str], ...]:
 
 
 def not_runnable(plan: Plan) -> str:
-    """What a reader must know of a plan whose kernels are not all written; empty if they are."""
-    planned = sum(row.status == "planned" for row in plan.kernels)
-    if not planned:
+    """What a reader must know of a plan that nothing can launch yet; empty if all of its kernels are ready."""
+    if all(row.status != "planned" for row in plan.kernels):
         return ""
+    compiled = sum(row.evidence == COMPILED for row in plan.kernels)
+    known = (
+        f"{compiled} of its {len(plan.kernels)} kernels are" if compiled else "no kernel of it is"
+    )
     return (
-        f"not runnable yet: {planned} of {len(plan.kernels)} kernels of this plan are planned, not written, so "
-        "`ft run` refuses it"
+        f"cannot run yet: the CUDA runtime is not written; {known} known to compile for this card "
+        "(`ft check --kernels`)"
     )
 
 
@@ -49,9 +53,7 @@ def _speed(plan: Plan) -> str:
     if told.turn_tokens:
         again = " (all is read again)" if plan.kv_cache.type == "none" else ""
         parts.append(f"next turn of {told.turn_tokens:,}: after {wait(told.turn_s)}{again}")
-    parts.append(
-        f"then {rate(plan.estimates.decode_tokens_per_s)} tokens/s; with nobody else on the machine"
-    )
+    parts.append(f"then {rate(plan.estimates.decode_tokens_per_s)} tokens/s; for one request alone")
     return "; ".join(parts)
 
 
@@ -67,9 +69,8 @@ def _at_once(plan: Plan) -> Iterator[str]:
         yield f"Requests of any length fit together, {requests} at once."
         return
     yield (
-        f"The pool, all requests' tokens together, is {pool:,}, less than {requests} x {context:,}: any {requests} "
-        f"requests fit while none is longer than {pool // requests:,}, or {pool // context} of full length; when it "
-        "is full, the youngest pauses and goes on later."
+        f"All requests together hold {pool:,} tokens (the pool): {requests} of up to {pool // requests:,} each, or "
+        f"{pool // context} of {context:,}; when it is full, the youngest pauses and goes on later."
     )
 
 
@@ -88,7 +89,10 @@ def _experts(plan: Plan) -> Iterator[str]:
         f"link. Each {schedule.prefill_span:,} tokens of a prompt fetch all {missing:,} that are missing, "
         f"{size(missing * experts.slot_bytes)} in {wait(estimates.bank_stream_s)} or more"
     )
-    yield f"(fewer than {below.cold:,} new tokens, {below.warm:,} in a next turn, only what they use);"
+    yield (
+        f"(a prompt of fewer than {below.cold:,} tokens, a next turn of fewer than {below.warm:,}, only what it "
+        "uses);"
+    )
     yield f"a written token fetches about {size(estimates.bytes_per_token.link)}."
 
 

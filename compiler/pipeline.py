@@ -1,7 +1,7 @@
 """`compile_profile`: the recipe, in order. Each pass takes exactly what it needs and returns its own frozen part."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from firmtoken.compiler.cards import KernelCard
 from firmtoken.compiler.choices import KernelChoice
@@ -32,7 +32,7 @@ from firmtoken.compiler.passes.set_thresholds import set_thresholds
 from firmtoken.compiler.passes.split_memory import split_memory
 from firmtoken.compiler.plan import Plan, SlotPart
 from firmtoken.compiler.slot_split import may_be_large
-from firmtoken.compiler.speed import describe_costs, split_residency
+from firmtoken.compiler.speed import split_residency
 from firmtoken.compiler.verify import verify
 from firmtoken.compiler.workspaces import sizes_of, workspaces_of
 from firmtoken.schema.profile import Profile
@@ -48,18 +48,17 @@ def compile_profile(profile: Profile, cards: Sequence[KernelCard]) -> Plan:
 def draft_plan(profile: Profile, cards: Sequence[KernelCard], *, advised: bool = False) -> Plan:
     """The plan, not verified and without advice: enough to compare a wish with another; never to be run."""
     family, facts = describe_model(profile)
-    bench = Bench(family=family, facts=facts, cards=cards, snapshots=True)
+    bench = Bench(family, facts, cards, snapshots=True)
     fits = bench.refit(profile)
     split = split_memory(fits, bench.refit)
     if fits.cache.snapshots and not split.snapshot_slots:
         # Known only now: the host has no room for a single snapshot.
-        bench = replace(bench, snapshots=False, known={})
+        bench = Bench(family, facts, cards, snapshots=False)
         fits = bench.refit(profile)
         split = split_memory(fits, bench.refit)
     batches, cache, candidates = fits.batches, fits.cache, fits.candidates
     layouts, chosen = bench.layouts(profile), candidates.laid[split.experts.layout]
-    machine = describe_machine(profile.hardware)
-    costs = describe_costs(machine, facts, cache, candidates, chosen, captured=captures(profile))
+    costs = fits.costs[split.experts.layout]
     residency = split_residency(facts, split)
     schedule = set_thresholds(profile, batches, split, costs, residency, cache.page_size)
 
@@ -79,7 +78,7 @@ def draft_plan(profile: Profile, cards: Sequence[KernelCard], *, advised: bool =
                 chosen,
                 split,
                 candidates.slot_bytes,
-                shares_banks=machine.shares_banks,
+                shares_banks=fits.machine.shares_banks,
             ),
             schedule=schedule,
             estimates=estimate(
@@ -91,34 +90,38 @@ def draft_plan(profile: Profile, cards: Sequence[KernelCard], *, advised: bool =
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Bench:
-    """Weighs wishes for one model: laid out again only where launches or caches differ."""
+    """Weighs wishes for one model: laid out again only where launches or caches differ.
 
-    family: Family
-    facts: ModelFacts
-    cards: Sequence[KernelCard]
-    snapshots: bool
-    """Whether the host has room for a snapshot."""
-    known: "dict[tuple[Batches, CacheChoice], Layouts]" = field(default_factory=dict)
+    `snapshots`: whether the host has room for one.
+    """
+
+    def __init__(
+        self, family: Family, facts: ModelFacts, cards: Sequence[KernelCard], *, snapshots: bool
+    ) -> None:
+        self._family = family
+        self._facts = facts
+        self._cards = cards
+        self._snapshots = snapshots
+        self._known: dict[tuple[Batches, CacheChoice], Layouts] = {}
 
     def layouts(self, wish: Profile) -> "Layouts":
         """Programs and kernels of a wish; raises `PlanError` where it has none."""
         # Words differ from wish to wish where nothing else does.
-        batches = replace(bound_batches(wish, self.facts), because="")
+        batches = replace(bound_batches(wish, self._facts), because="")
         cache = replace(self._cache(wish), because="")
-        if (batches, cache) not in self.known:
-            self.known[batches, cache] = lay_out(
-                wish, self.family, self.facts, batches, cache, self.cards
+        if (batches, cache) not in self._known:
+            self._known[batches, cache] = lay_out(
+                wish, self._family, self._facts, batches, cache, self._cards
             )
-        return self.known[batches, cache]
+        return self._known[batches, cache]
 
     def refit(self, wish: Profile) -> Fits:
         """What a wish is weighed with."""
         return Fits(
             wish,
-            self.facts,
-            bound_batches(wish, self.facts),
+            self._facts,
+            bound_batches(wish, self._facts),
             self._cache(wish),
             self.layouts(wish).candidates,
             describe_machine(wish.hardware),
@@ -129,8 +132,8 @@ class Bench:
         return split_memory(self.refit(wish), self.refit)
 
     def _cache(self, wish: Profile) -> CacheChoice:
-        cache = choose_cache(wish, self.facts)
-        return cache if self.snapshots else without_snapshots(cache)
+        cache = choose_cache(wish, self._facts)
+        return cache if self._snapshots else without_snapshots(cache)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

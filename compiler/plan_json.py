@@ -37,13 +37,13 @@ def plan_from_json(encoded: bytes) -> Plan:
     """The plan; raises `BadPlan` for anything that is not one, extra or missing keys included."""
     try:
         data = msgspec.json.decode(encoded)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise BadPlan(f"not JSON: {error}") from error
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
         raise BadPlan(f"not a plan of schema `{SCHEMA}`")
     try:
         return _plan_from_data(data)
-    except (msgspec.ValidationError, KeyError, TypeError) as error:
+    except (msgspec.ValidationError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise BadPlan(f"not a complete plan: {error}") from error
 
 

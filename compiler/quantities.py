@@ -49,6 +49,19 @@ def wait(value: float) -> str:
     return f"{value:.1f} s" if rounded >= 1 else f"{round(1000 * rounded, 6):g} ms"
 
 
+def duration(value: float) -> str:
+    """`12.3 us`, `4.88 ms`, `1.30 s`: three digits."""
+    for unit, factor in (("s", 1.0), ("ms", 1e3)):
+        if value * factor >= 0.9995:
+            return f"{_three(value * factor)} {unit}"
+    return f"{_three(value * 1e6)} us"
+
+
+def _three(value: float) -> str:
+    decimals = 0 if value >= 99.95 else 1 if value >= 9.995 else 2
+    return f"{value:,.{decimals}f}"
+
+
 def count(number: int, noun: str) -> str:
     """`1 request`, `4 requests`."""
     return f"{number:,} {noun}" + ("" if number == 1 else "s")

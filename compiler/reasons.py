@@ -20,7 +20,6 @@ OVERVIEW = (
     "kv_cache",
     "memory.device",
     "memory.host",
-    "kernels",
     "streams",
     "schedule",
     "estimates",
@@ -79,8 +78,15 @@ def _unknown(found: Data, walked: str, step: str) -> UnknownPath:
     names = _names(found)
     where = f"`{walked}`" if walked else "the plan"
     hint = did_you_mean(step, names)
-    known = f"it has {listing(names[:12])}" if names else "it has no parts"
+    known = f"it has {listing(names)}" if names else _unnamed(found)
     return UnknownPath(f"{where} has no `{step}`", hint or known)
+
+
+def _unnamed(found: Data) -> str:
+    """The parts of what has no names."""
+    if isinstance(found, list | tuple) and found:
+        return f"it has `0` to `{len(found) - 1}`" if len(found) > 1 else "it has `0`"
+    return "it has no parts"
 
 
 def _names(found: Data) -> list[str]:

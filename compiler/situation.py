@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from firmtoken.compiler.conditions import Found, Numbers, version
 from firmtoken.compiler.facts import CacheChoice
+from firmtoken.compiler.machine import pinnable_bytes
 from firmtoken.schema.hardware import Gpu, Hardware, Software
 from firmtoken.schema.profile import Profile
 
@@ -78,7 +79,7 @@ def _machine(hardware: Hardware, gpu: Gpu) -> dict[str, Found]:
         "memory": (gpu.memory,),
         "shared_memory": (gpu.shared_memory_per_block,),
         "banks": host.banks,
-        "pinnable_percent": (100 * hardware.pinnable // host.memory,),
+        "pinnable_percent": (100 * pinnable_bytes(hardware) // host.memory,),
     }
 
 

@@ -15,7 +15,7 @@ from firmtoken.compiler.estimate_constants import (
     REFERENCE_OUTPUT,
     REFERENCE_PROMPT,
 )
-from firmtoken.compiler.facts import CacheChoice, Candidates, Laid, ModelFacts, Split
+from firmtoken.compiler.facts import ModelFacts, Split
 from firmtoken.compiler.hit_rates import hit_rate, miss_rate
 from firmtoken.compiler.machine import Machine
 
@@ -97,30 +97,32 @@ class Speed:
 def describe_costs(
     machine: Machine,
     facts: ModelFacts,
-    cache: CacheChoice,
-    candidates: Candidates,
-    laid: Laid,
     *,
     captured: bool,
+    overlaps: bool,
+    slot_bytes: int,
+    kv_bytes_per_token: int,
+    state_bytes: int,
+    launches: int,
 ) -> Costs:
-    """Costs of one layout."""
+    """Costs of one layout: what a model costs on any, and the layout's own numbers."""
     return Costs(
         machine=machine,
         captured=captured,
-        overlaps=laid.streams.layout == "two",
+        overlaps=overlaps,
         layers=facts.num_layers,
         full_layers=facts.num_full,
         experts=facts.experts_per_layer,
         routed=facts.experts_per_token,
-        slot_bytes=candidates.slot_bytes,
+        slot_bytes=slot_bytes,
         dense_bytes=facts.decode_dense_bytes,
-        kv_bytes_per_token=facts.kv_elements_per_token * cache.kv_bytes_per_element,
-        state_bytes=cache.state_bytes_per_sequence,
+        kv_bytes_per_token=kv_bytes_per_token,
+        state_bytes=state_bytes,
         active_parameters=facts.active_parameters,
         expert_parameters=facts.num_layers * facts.experts_per_token * facts.expert_parameters,
         head_parameters=facts.vocab_size * facts.hidden_size,
         flops_per_pair=facts.attention_flops_per_pair,
-        launches=laid.launches,
+        launches=launches,
     )
 
 

@@ -8,6 +8,7 @@ from firmtoken.compiler.ledger_lines import page_bytes, snapshot_line
 from firmtoken.compiler.plan import PlanWarning
 from firmtoken.compiler.quantities import rate, size
 from firmtoken.compiler.shortages import host_remedy
+from firmtoken.compiler.wishes import changed
 
 SMALL_CONTEXT = 32 * 1024
 STRANDED_SHARE = 0.05
@@ -90,8 +91,7 @@ def _stranded(fits: Fits, chosen: Fit) -> Iterator[PlanWarning]:
 
 
 def _idle_slots(fits: Fits, chosen: Fit) -> PlanWarning:
-    experts = fits.profile.experts.model_copy(update={"slots": "auto"})
-    free = fits.of(fits.profile.model_copy(update={"experts": experts}))
+    free = fits.of(changed(fits.profile, "experts.slots", "auto"))
     better = free.best(chosen.context)
     assert isinstance(better, Fit), "more slots than these fit"
     lost = fit_speed(free, better).decode_tokens_per_s - fit_speed(fits, chosen).decode_tokens_per_s

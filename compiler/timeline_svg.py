@@ -7,11 +7,11 @@ microseconds or milliseconds in the picture.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from firmtoken.compiler.quantities import size
+from firmtoken.compiler.quantities import duration, size
 from firmtoken.compiler.simulation import Arrow
 from firmtoken.compiler.svg import element, label, title
 from firmtoken.compiler.timeline import GROUPS, HOST, Launch, Timeline, latest
-from firmtoken.compiler.timeline_text import duration, heading, where_it_goes
+from firmtoken.compiler.timeline_text import heading, where_it_goes
 
 WIDTH, MARGIN, LEFT = 1600, 20, 90
 PLOT = WIDTH - LEFT - MARGIN

@@ -2,25 +2,12 @@
 
 from collections.abc import Sequence
 
-from firmtoken.compiler.quantities import percent, size
+from firmtoken.compiler.quantities import duration, percent, size
 from firmtoken.compiler.tables import columns
 from firmtoken.compiler.timeline import GROUPS, HOST, Timeline
 
 LEAST_SHARE = 0.001
 """What takes less of the whole is not listed."""
-
-
-def duration(value: float) -> str:
-    """`12.3 us`, `4.88 ms`, `1.30 s`: three digits."""
-    for unit, factor in (("s", 1.0), ("ms", 1e3)):
-        if value * factor >= 0.9995:
-            return f"{_three(value * factor)} {unit}"
-    return f"{_three(value * 1e6)} us"
-
-
-def _three(value: float) -> str:
-    decimals = 0 if value >= 99.95 else 1 if value >= 9.995 else 2
-    return f"{value:,.{decimals}f}"
 
 
 def heading(timeline: Timeline) -> str:

@@ -24,13 +24,14 @@ FEWER_THREADS = 1536
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """What a workspace may depend on."""
+    """What a workspace, or a constant of a kernel, may depend on."""
 
     capability: tuple[int, int]
     sms: int
     q_heads: int
     kv_heads: int
     head_dim: int
+    expert_width: int
     recurrent_elements: int
     """State of one linear layer and sequence."""
     requests: int
@@ -49,6 +50,7 @@ def sizes_of(profile: Profile, facts: ModelFacts, batches: Batches) -> Sizes | N
         q_heads=geometry.num_q_heads,
         kv_heads=geometry.num_kv_heads,
         head_dim=geometry.head_dim,
+        expert_width=geometry.moe_intermediate_size,
         recurrent_elements=facts.recurrent_elements,
         requests=batches.max_num_seqs,
         tile=batches.mixer_tile,
@@ -68,10 +70,14 @@ def _cublas(sizes: Sizes) -> int:
     return _cublas_buffers(sizes.capability) * 4 * MIB
 
 
+def split_kv_parts(sizes: Sizes) -> int:
+    """Parts of all sequences together, for each head of keys: two programs for each multiprocessor."""
+    return max(sizes.requests, -(-2 * sizes.sms // sizes.kv_heads))
+
+
 def _split_kv(sizes: Sizes) -> int:
     """A row of each query head for each part of a sequence, with its maximum and its sum, in fp32."""
-    parts = max(sizes.requests, -(-2 * sizes.sms // sizes.kv_heads))
-    return sizes.q_heads * parts * (sizes.head_dim + 2) * 4
+    return sizes.q_heads * split_kv_parts(sizes) * (sizes.head_dim + 2) * 4
 
 
 def _gdn_chunks(sizes: Sizes) -> int:

@@ -19,6 +19,12 @@ MAX_FILES = 8
 Kind = Literal["", "hardware", "model"]
 """Which part of a profile a file or mapping is; empty: all of it."""
 PARTS: tuple[Kind, ...] = ("hardware", "model")
+NOT_EXTENDED: Mapping[Kind, tuple[str, ...]] = {
+    "": ("description",),
+    "hardware": (),
+    "model": (),
+}
+"""What a profile says of itself alone: "on one RTX 4090" is untrue of one that extends it for another card."""
 LOG_FILE = ("server", "log_file")
 LOG_FILE_WORDS = ("auto", "off")
 """Values of that field that are no path; a file of that name is `./auto`."""
@@ -80,7 +86,10 @@ class Assembly:
         if base is None:
             return own
         below = self.follow(base.value, file, kind, chain, EXTENDS)
-        return replace(merge(below, own) if below else own, whole=True)
+        if below is None:
+            return replace(own, whole=True)
+        kept = tuple(entry for entry in below.entries if entry.key not in NOT_EXTENDED[kind])
+        return replace(merge(replace(below, entries=kept), own), whole=True)
 
     def part(self, entry: Entry, file: File, chain: tuple[File, ...]) -> Entry | None:
         """An entry of a profile, with the file of its hardware or model read."""

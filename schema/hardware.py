@@ -140,11 +140,6 @@ class Software(Section):
     """Version of the NVIDIA driver."""
 
 
-PINNABLE_PERCENT, PINNABLE_PERCENT_ON_WINDOWS = 75, 40
-"""Of the host's memory, where a profile does not say. Linux sets no limit, but the rest of the system must keep its
-pages; Windows, and so WSL, lets about half be pinned by all programs together (H-60)."""
-
-
 class Hardware(Section):
     """The machine that the plan is for."""
 
@@ -160,12 +155,3 @@ class Hardware(Section):
     """The machine around the device."""
     software: Software = Software()
     """What is installed there."""
-
-    @property
-    def pinnable(self) -> int:
-        """Bytes of host memory that can be locked: as given, or as `auto` assumes."""
-        if self.host.pinnable != "auto":
-            return self.host.pinnable
-        windows = self.software.os in ("wsl", "windows")
-        percent = PINNABLE_PERCENT_ON_WINDOWS if windows else PINNABLE_PERCENT
-        return self.host.memory * percent // 100

@@ -72,6 +72,9 @@ def shipped_file(reference: str) -> File | Fault:
 
 def near_shipped(name: str) -> str:
     names = shipped_names()
+    begun = [each for each in names if each.startswith(f"{name}-")]
+    if len(begun) > 1:
+        return f"shipped are {listing(SHIPPED + each for each in begun)}"
     near = did_you_mean(name, names) or did_you_mean(name, [each.split("/")[-1] for each in names])
     if near is None:
         return f"shipped are {listing(SHIPPED + each for each in names)}"

@@ -49,6 +49,8 @@ WORDS: Mapping[str, Plain] = {
 }
 INTEGER = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
 FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+UNSHOWABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufffe\uffff]")
+"""What a terminal obeys instead of showing, or a picture (XML 1.0) cannot hold; YAML's escapes can write it."""
 NOT_FINITE = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 
 
@@ -263,6 +265,13 @@ class Builder:
         return ""
 
     def value(self, event: ScalarEvent) -> Plain:
+        if (unshowable := UNSHOWABLE.search(event.value)) is not None:
+            fault = Fault(
+                code="unshowable",
+                message=f"the text holds `{literal(unshowable[0])}`, which nothing can show",
+                hint="write it without",
+            )
+            self.refuse(fault, *self.mark(event))
         if not event.implicit[0]:
             return str(event.value)
         try:

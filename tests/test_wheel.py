@@ -59,4 +59,4 @@ def test_a_wheel_outside_the_tree_plans_the_shipped_profile(wheel: Path, tmp_pat
         env={"PYTHONPATH": str(tmp_path)},
         check=True,
     )
-    assert done.stdout.startswith("effective context 16,384 of 32,768 (limited by asked)")
+    assert done.stdout.startswith("effective context 16,384 of 32,768 (as asked)")

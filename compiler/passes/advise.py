@@ -7,6 +7,7 @@ from firmtoken.compiler.errors import PlanError
 from firmtoken.compiler.facts import Split
 from firmtoken.compiler.plan import Advice, FrontierRow
 from firmtoken.compiler.quantities import percent, rate, shorthand
+from firmtoken.compiler.wishes import changed
 from firmtoken.schema.profile import Profile
 
 MOST_ADVICE = 3
@@ -55,31 +56,28 @@ def advise(profile: Profile, replan: Replan) -> tuple[Advice, ...]:
 def _changes(profile: Profile, now: Split) -> Iterator[Change]:
     # Cheapest first: what costs precision of keys before what costs experts, context or requests.
     if _kv_dtype(now) == "bf16":
-        cache = profile.cache.model_copy(update={"kv_dtype": "fp8"})
         yield Change(
             words="keep keys and values in FP8",
             set="cache.kv_dtype=fp8",
             price="half the bytes a token; the checkpoint's own measure of accuracy applies",
-            profile=profile.model_copy(update={"cache": cache}),
+            profile=changed(profile, "cache.kv_dtype", "fp8"),
         )
     gpu = profile.hardware.gpu
     if gpu is not None and gpu.reserve > HEADLESS_RESERVE:
-        headless = gpu.model_copy(update={"reserve": HEADLESS_RESERVE})
-        hardware = profile.hardware.model_copy(update={"gpu": headless})
         yield Change(
             words="run the desktop on another device",
             set="hardware.gpu.reserve=0.25GiB",
             price="nothing else may use this device then",
-            profile=profile.model_copy(update={"hardware": hardware}),
+            profile=changed(profile, "hardware.gpu.reserve", HEADLESS_RESERVE),
         )
     yield from _contexts(profile, now)
     if profile.serving.requests > 1:
         half = profile.serving.requests // 2
         yield Change(
-            words=f"run {half} requests at once",
+            words="run one request at a time" if half == 1 else f"run {half} requests at once",
             set=f"serving.requests={half}",
             price="the others wait in the queue",
-            profile=_serving(profile, requests=half),
+            profile=changed(profile, "serving.requests", half),
         )
 
 
@@ -112,17 +110,12 @@ def _context_change(profile: Profile, row: FrontierRow, verb: str, price: str) -
         words=f"{verb} the context to {row.context:,} tokens",
         set=f"serving.context={shorthand(row.context)}",
         price=price,
-        profile=_serving(profile, context=row.context),
+        profile=changed(profile, "serving.context", row.context),
     )
 
 
 def _chosen(split: Split) -> FrontierRow:
     return next(row for row in split.frontier if row.chosen)
-
-
-def _serving(profile: Profile, **changes: int) -> Profile:
-    serving = profile.serving.model_copy(update=changes)
-    return profile.model_copy(update={"serving": serving})
 
 
 def _kv_dtype(split: Split) -> str:

@@ -1,5 +1,7 @@
 """`bound_batches`: the largest launch of each kind, and the sizes that decode is captured at (D6)."""
 
+from typing import Literal
+
 from firmtoken.compiler.errors import PlanError, Refusal
 from firmtoken.compiler.facts import Batches, ModelFacts
 from firmtoken.compiler.hazards import Hazard, hazards_with_cap
@@ -34,6 +36,7 @@ def bound_batches(profile: Profile, facts: ModelFacts) -> Batches:
     if asked == "auto" and bound < chunk:
         tile, chunk = min(tile, bound), bound
         because = f"{why} {longest:,} tokens"
+    _refuse_long_extend(profile.schedule.on_demand_below, tile)
     return Batches(
         max_num_seqs=profile.serving.requests,
         graph_batch_sizes=graph_batch_sizes(profile.serving.requests),
@@ -92,6 +95,22 @@ def _refuse_odd_chunk(asked: int) -> None:
                 field="schedule.prefill_chunk",
                 message=f"a chunk of `{asked}` tokens is no multiple of {CHUNK_UNIT}",
                 hint=f"did you mean `{near}`?",
+                code="contradiction",
+            ),
+        )
+    )
+
+
+def _refuse_long_extend(asked: int | Literal["auto"], tile: int) -> None:
+    # `extend` is one tile: prompts of `asked` - 1 tokens must still fit.
+    if asked == "auto" or asked - 1 <= tile:
+        return
+    raise PlanError(
+        (
+            Refusal(
+                field="schedule.on_demand_below",
+                message=f"on demand takes one mixer tile of {tile:,} tokens at most, not `{asked - 1}`",
+                hint=f"set it to at most {tile + 1}",
                 code="contradiction",
             ),
         )

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from firmtoken.compiler.cards import KernelCard
 from firmtoken.compiler.choices import KernelChoice, RejectedKernel
+from firmtoken.compiler.computed_constants import computed_constants
 from firmtoken.compiler.errors import PlanError, Refusal
 from firmtoken.compiler.facts import Batches, CacheChoice, ModelFacts
 from firmtoken.compiler.hazard_effects import plan_refusals
@@ -47,7 +48,7 @@ def choose_kernels(
             _choice(
                 (op, phase, format_name),
                 pick,
-                constants,
+                {**constants, **dict(pick[0].constants), **computed_constants(pick[0], sizes)},
                 rejected,
                 because,
                 workspace_bytes(pick[0].workspace, sizes),
@@ -166,7 +167,7 @@ def _choice(
         sizes=(low, high),
         kernel=card.name,
         entry=card.entry,
-        constants={**constants, **dict(card.constants)},
+        constants=constants,
         because=because,
         evidence=card.evidence,
         status=card.status,

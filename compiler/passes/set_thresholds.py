@@ -4,7 +4,7 @@ from firmtoken.compiler.errors import PlanError, Refusal
 from firmtoken.compiler.facts import Batches, Split
 from firmtoken.compiler.hit_rates import hit_rate
 from firmtoken.compiler.plan import Deadlines, OnDemand, Schedule
-from firmtoken.compiler.quantities import seconds
+from firmtoken.compiler.quantities import count, seconds
 from firmtoken.compiler.speed import (
     Costs,
     Residency,
@@ -65,7 +65,6 @@ def _on_demand_below(
 ) -> OnDemand:
     asked = profile.schedule.on_demand_below
     if asked != "auto":
-        _refuse_long_extend(asked, batches.mixer_tile)
         return OnDemand(cold=asked, warm=asked)
     if residency.missing == 0:
         return OnDemand(cold=0, warm=0)
@@ -86,22 +85,6 @@ def _refuse_short_span(span: int, page_size: int) -> None:
                 field="schedule.prefill_span",
                 message=f"a span of {span} tokens cannot hold a page of {page_size}",
                 hint=f"set it to at least {page_size}, or lower `cache.page_size`",
-                code="contradiction",
-            ),
-        )
-    )
-
-
-def _refuse_long_extend(asked: int, tile: int) -> None:
-    # `extend` is one tile: prompts of `asked` - 1 tokens must still fit.
-    if asked - 1 <= tile:
-        return
-    raise PlanError(
-        (
-            Refusal(
-                field="schedule.on_demand_below",
-                message=f"on demand takes one mixer tile of {tile:,} tokens at most, not `{asked - 1}`",
-                hint=f"set it to at most {tile + 1}",
                 code="contradiction",
             ),
         )
@@ -144,5 +127,5 @@ def _because(
         )
     return (
         f"{order}; a layer of {batches.moe_chunk:,} tokens takes up to {seconds(unit)}, "
-        f"so a decode step every {every} keeps gaps below {LONGEST_GAP_S} s"
+        f"so a decode step after every {count(every, 'layer')} keeps gaps below {LONGEST_GAP_S} s"
     )

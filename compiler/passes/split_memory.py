@@ -163,6 +163,6 @@ def _staging_because(fits: Fits, chosen: Fit) -> str:
         return f"{words}: they fit, and waves would leave their room to nobody"
     if "waves" not in fits.candidates.laid:
         return f"{words}, since in waves a span is one chunk of {fits.batches.moe_chunk:,} tokens"
-    if isinstance(fits.in_waves(chosen), Shortage):
+    if isinstance(fits.in_waves(chosen.context, chosen.pool), Shortage):
         return f"{words}; in waves the rows of a chunk would live longer and not fit"
     return f"{words}: in waves each chunk streams the bank, and {fits.batches.moe_chunk:,} tokens hide too little of it"

@@ -10,10 +10,9 @@ import msgspec
 
 from firmtoken.compiler.cards import KernelCard
 from firmtoken.compiler.choices import KernelChoice
+from firmtoken.compiler.launch_forms import launch_forms, most_rows
 from firmtoken.compiler.plan import Plan
-from firmtoken.compiler.steps import steps_of
 from firmtoken.compiler.tables import columns, paragraph
-from firmtoken.compiler.unroll import parse_reference
 from firmtoken.runtime.cli.evidence import (
     BuildRecord,
     KernelRecord,
@@ -46,7 +45,7 @@ class Compiled:
     """A kernel of the plan, compiled."""
 
     row: KernelChoice
-    builds: str
+    request: Request
     result: Result
 
 
@@ -57,10 +56,10 @@ def check_kernels(plan: Plan, *, record: bool, environ: Mapping[str, str]) -> No
         print("  kernels: nothing to compile, the CPU device runs none that are built for a card")
         return
     capability = str(gpu["compute_capability"])
-    written = [(row, card) for row, card in _rows(plan) if card.builds]
-    if written:
+    requests = kernel_requests(plan)
+    if requests:
         _require_triton()
-    compiled = [_compile(plan, row, card, capability, environ) for row, card in written]
+    compiled = [_compile(row, request, environ) for row, request in requests]
     for line in _table(compiled, capability, str(_target_triton(plan))):
         print(f"  {line}")
     _require_fit(compiled, capability, int(gpu["shared_memory_per_block"]))
@@ -70,15 +69,26 @@ def check_kernels(plan: Plan, *, record: bool, environ: Mapping[str, str]) -> No
         print(f"  recorded in {write_records(_records(compiled, capability), evidence_folder())}")
 
 
-def _rows(plan: Plan) -> Iterator[tuple[KernelChoice, KernelCard]]:
-    """Each kernel with the same constants once, however many phases it serves."""
+def kernel_requests(plan: Plan) -> list[tuple[KernelChoice, Request]]:
+    """What is to be compiled of a GPU's plan, each with the first row that launches it."""
+    gpu = plan.hardware["gpu"]
+    assert isinstance(gpu, Mapping)
+    major, minor = str(gpu["compute_capability"]).split(".")
+    return [
+        (rows[0], _request(plan, rows, card, (int(major), int(minor))))
+        for rows, card in _kernels(plan)
+        if card.builds
+    ]
+
+
+def _kernels(plan: Plan) -> Iterator[tuple[tuple[KernelChoice, ...], KernelCard]]:
+    """Each kernel with the same format and constants once, with the rows of all phases that it serves."""
     cards = {(card.op, card.name): card for card in CARDS}
-    seen: list[tuple[str, str, Mapping[str, object]]] = []
+    same: dict[tuple[str, ...], list[KernelChoice]] = {}
     for row in plan.kernels:
-        key = (row.op, row.kernel, row.constants)
-        if key not in seen:
-            seen.append(key)
-            yield row, cards[row.op, row.kernel]
+        same.setdefault((row.op, row.kernel, row.format, str(row.constants)), []).append(row)
+    for rows in same.values():
+        yield tuple(rows), cards[rows[0].op, rows[0].kernel]
 
 
 def _require_triton() -> None:
@@ -90,67 +100,56 @@ def _require_triton() -> None:
         )
 
 
-def _compile(
-    plan: Plan, row: KernelChoice, card: KernelCard, capability: str, environ: Mapping[str, str]
-) -> Compiled:
-    major, minor = capability.split(".")
-    request = Request(
+def _request(
+    plan: Plan, rows: Sequence[KernelChoice], card: KernelCard, capability: tuple[int, int]
+) -> Request:
+    """Of all launches in all these phases."""
+    forms = {str(form): form for row in rows for form in launch_forms(plan, row)}
+    return Request(
         builds=card.builds,
-        constants=row.constants,
-        capability=(int(major), int(minor)),
-        num_rows=_largest_rows(plan),
-        num_outputs=_widest(plan, row),
+        constants=rows[0].constants,
+        capability=capability,
+        format=rows[0].format,
+        num_rows=max(most_rows(plan, row) for row in rows),
+        forms=tuple(forms[text] for text in sorted(forms)),
     )
+
+
+def _compile(row: KernelChoice, request: Request, environ: Mapping[str, str]) -> Compiled:
     try:
         result = compile_kernel(request, limit_s=LIMIT_S, environ=environ)
     except NotCompiled as error:
         raise Failure(
-            f"`{row.kernel}` of `{row.op}`: compiling it for capability {capability} {error}",
+            f"`{row.kernel}` of `{row.op}`: compiling it for capability {'.'.join(map(str, request.capability))} "
+            f"{error}",
             exit_code=REFUSED,
             hint="this is a fault of the kernel or of this Triton: please report it",
         ) from error
-    return Compiled(row=row, builds=card.builds, result=result)
-
-
-def _largest_rows(plan: Plan) -> int:
-    """No launch of any op has more."""
-    schedule = plan.schedule
-    return max(schedule.max_num_seqs, schedule.mixer_tile, schedule.moe_chunk)
-
-
-def _widest(plan: Plan, row: KernelChoice) -> int:
-    """Rows of the largest weight that the kernel is launched with."""
-    shapes = {weight.name: weight.shape for weight in plan.weights}
-    names = {
-        parse_reference(name)[0]
-        for _, program in plan.programs.named()
-        for step in steps_of(program)
-        if (step.op, step.kernel) == (row.op, row.kernel)
-        for name in step.weights
-    }
-    return max((shapes[name][0] for name in names), default=0)
+    return Compiled(row=row, request=request, result=result)
 
 
 def _table(compiled: Sequence[Compiled], capability: str, target: str) -> Iterator[str]:
     if not compiled:
         return
     version = compiled[0].result.triton
-    yield f"kernels for capability {capability}, compiled with Triton {version}, not run:"
-    head = ("  op", "kernel", "build", "registers", "spilled", "shared memory", "programs")
+    yield (
+        f"kernels for capability {capability}, compiled with Triton {version}, not run (registers of a thread, "
+        "shared memory of a block):"
+    )
+    head = ("  op", "kernel", "build", "registers", "shared", "programs")
     rows = [
         (
             f"  {one.row.op}",
             one.row.kernel,
             built.name,
             str(built.registers),
-            f"{built.local_bytes:,} B",
             f"{built.shared_bytes:,} B",
             " x ".join(f"{programs:,}" for programs in built.grid),
         )
         for one in compiled
         for built in one.result.builds
     ]
-    yield from columns([head, *rows], "<<<>>>>")
+    yield from columns([head, *rows], "<<<>>>")
     if version != target:
         yield from paragraph(
             f"the target has Triton {target}, so this shows nothing certain about it, and its plan does not say "
@@ -173,8 +172,8 @@ def _require_fit(compiled: Sequence[Compiled], capability: str, shared_memory: i
 def _not_written(plan: Plan) -> Iterator[str]:
     """What was not compiled, so that nobody takes silence for a proof."""
     names = [
-        f"{row.op} {row.kernel}"
-        for row, card in _rows(plan)
+        f"{rows[0].op} {rows[0].kernel}"
+        for rows, card in _kernels(plan)
         if not card.builds and FLASHINFER not in card.requires
     ]
     if names:
@@ -187,7 +186,7 @@ def _not_written(plan: Plan) -> Iterator[str]:
 
 def _check_flashinfer(plan: Plan, capability: str, environ: Mapping[str, str]) -> Iterator[str]:
     """Each module that the plan names, built or not; raises `Failure` where nvcc or flashinfer refuses."""
-    for row, card in _rows(plan):
+    for (row, *_), card in _kernels(plan):
         if FLASHINFER not in card.requires:
             continue
         found = {
@@ -237,8 +236,11 @@ def _records(compiled: Sequence[Compiled], capability: str) -> tuple[KernelRecor
         KernelRecord(
             op=one.row.op,
             kernel=one.row.kernel,
-            source=source_hash(one.builds),
+            source=source_hash(one.request.builds),
+            format=one.request.format,
             constants=one.row.constants,
+            forms=tuple(map(str, one.request.forms)),
+            rows=one.request.num_rows,
             capability=capability,
             triton=one.result.triton,
             date=date.today().isoformat(),

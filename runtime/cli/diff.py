@@ -12,6 +12,8 @@ from firmtoken.compiler.tables import columns, cut, paragraph
 from firmtoken.runtime.cli.compiled import compile_argument
 
 SHOWN = ("context", "experts", "kv_cache", "schedule", "admission")
+WIDEST = 28
+"""Letters of a name above its figures."""
 ANY_SIZE = 2**31
 """Upper end of a kernel row without an end."""
 
@@ -30,7 +32,7 @@ def diff_text(one: Plan, two: Plan) -> str:
         (f"{' ' if before == after else '~'} {name}", before, after)
         for name, before, after in zip(_HEADINGS, _figures(one), _figures(two), strict=True)
     ]
-    lines = columns([("", *names), *rows], "<>>")
+    lines = columns([("", *map(_heading, names)), *rows], "<>>")
     lines += ["", "what it means (computed, not measured)"]
     for sentence in meaning(one, two):
         lines += paragraph(sentence, indent="    ", first="  ")
@@ -41,6 +43,11 @@ def diff_text(one: Plan, two: Plan) -> str:
         for name, because in _named_reasons(names, _reasons(group, one, two)):
             lines += paragraph(f"{name}: {because}", indent="        ", first="      ")
     return "\n".join(lines) + "\n"
+
+
+def _heading(name: str) -> str:
+    """A plan's name no wider than its widest figure: a column that does not fit the page is lost."""
+    return name if len(name) <= WIDEST else f"{name[: WIDEST - 3]}..."
 
 
 def _named_reasons(names: tuple[str, str], reasons: tuple[str, str]) -> list[tuple[str, str]]:
@@ -63,7 +70,14 @@ def _reasons(group: str, one: Plan, two: Plan) -> tuple[str, str]:
 
 
 def _reason(part: str, plan: Plan) -> str:
-    return str(getattr(getattr(plan, part), "because", ""))
+    reasons = {
+        "context": plan.context.because,
+        "experts": plan.experts.because,
+        "kv_cache": plan.kv_cache.because,
+        "schedule": plan.schedule.because,
+        "streams": plan.streams.because,
+    }
+    return reasons.get(part, "")  # admission has none
 
 
 def _kernel_reason(path: str, plan: Plan) -> str:

@@ -18,10 +18,11 @@ from firmtoken.runtime.exit_codes import FAILED
 from firmtoken.runtime.kernels import CARDS
 from firmtoken.schema.references import shipped_folder
 
+KERNELS = "firmtoken.runtime.kernels."
 IMPORTED = re.compile(r"^from (firmtoken\.[\w.]+) import", re.MULTILINE)
 HEADING = (
     "# Written by `ft check --kernels --record`: compiled for this capability, not run. A record counts for the\n"
-    "# source, constants and Triton that it names (D14).\n"
+    "# source, constants, operands, Triton and up to the rows that it names (D14).\n"
 )
 
 
@@ -41,7 +42,12 @@ class KernelRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     kernel: str
     source: str
     """sha256 of the files with the Triton source."""
+    format: str
     constants: dict[str, int | float | str]
+    forms: tuple[str, ...]
+    """Operands of its launches (`launch_forms`)."""
+    rows: int
+    """Of its largest launch."""
     capability: str
     triton: str
     date: str
@@ -52,7 +58,10 @@ class KernelRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         return CompiledKernel(
             op=self.op,
             kernel=self.kernel,
+            format=self.format,
             constants=self.constants,
+            forms=frozenset(self.forms),
+            rows=self.rows,
             capability=self.capability,
             triton=self.triton,
         )
@@ -78,7 +87,7 @@ def read_records(path: Path) -> tuple[KernelRecord, ...]:
     try:
         data = YAML(typ="safe", pure=True).load(path)
         return msgspec.convert(data, tuple[KernelRecord, ...])
-    except (OSError, YAMLError, msgspec.ValidationError) as error:
+    except (OSError, YAMLError, ValueError, RecursionError, msgspec.ValidationError) as error:
         raise Failure(
             f"`{path}` is not evidence that can be read: {error}",
             exit_code=FAILED,
@@ -90,15 +99,13 @@ def write_records(records: Sequence[KernelRecord], folder: Path) -> Path:
     """Put records of one capability and Triton into their file, which keeps what else counts; raises `Failure`."""
     first = records[0]
     path = folder / f"{_stem(first.capability)}-triton-{first.triton}.yaml"
-    replaced = {(record.op, record.kernel, str(record.constants)) for record in records}
+    replaced = {_identity(record) for record in records}
     kept = [
         record
         for record in (read_records(path) if path.exists() else ())
-        if (record.op, record.kernel, str(record.constants)) not in replaced and _is_current(record)
+        if _identity(record) not in replaced and _is_current(record)
     ]
-    ordered = sorted(
-        (*kept, *records), key=lambda record: (record.op, record.kernel, str(record.constants))
-    )
+    ordered = sorted((*kept, *records), key=_identity)
     try:
         folder.mkdir(exist_ok=True)
     except OSError as error:
@@ -109,7 +116,10 @@ def write_records(records: Sequence[KernelRecord], folder: Path) -> Path:
 
 @cache
 def source_hash(builds: str) -> str:
-    """sha256 of the file that a card's `builds` names and of all files of this package that it imports."""
+    """sha256 of the file that a card's `builds` names, of all kernels' files that it imports, and what these import.
+
+    Of the compiler's files, what they import in turn (a plan's whole description) says nothing of a kernel.
+    """
     found: dict[str, bytes] = {}
     _collect(builds.partition(":")[0], found)
     listed = sorted((name, hashlib.sha256(text).hexdigest()) for name, text in found.items())
@@ -122,8 +132,21 @@ def _collect(module: str, found: dict[str, bytes]) -> None:
     if module in found or spec is None or spec.origin is None:
         return
     found[module] = Path(spec.origin).read_bytes()
-    for name in IMPORTED.findall(found[module].decode()):
-        _collect(name, found)
+    if module.startswith(KERNELS):
+        for name in IMPORTED.findall(found[module].decode()):
+            _collect(name, found)
+
+
+def _identity(record: KernelRecord) -> tuple[str, ...]:
+    """Records that differ in it stand side by side."""
+    return (
+        record.op,
+        record.kernel,
+        record.format,
+        str(record.constants),
+        *record.forms,
+        str(record.rows),
+    )
 
 
 def _is_current(record: KernelRecord) -> bool:

@@ -10,7 +10,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from firmtoken.compiler.plan import Plan
-from firmtoken.compiler.plan_json import BadPlan, plan_from_json, plan_to_data
+from firmtoken.compiler.plan_json import plan_from_json, plan_to_data
 from firmtoken.runtime.cli.compiled import Compiled
 from firmtoken.runtime.cli.diff import differences
 from firmtoken.runtime.cli.failure import Failure
@@ -51,7 +51,8 @@ def _read(path: Path, argument: str) -> Plan:
             exit_code=WRONG,
             hint=f"`--lock FILE` names another one; this makes it: {_again(argument, path)}",
         ) from error
-    except (BadPlan, YAMLError, UnicodeDecodeError) as error:
+    # Of YAML: keys, dates and numbers that JSON has not, and lists deeper than its reader goes.
+    except (YAMLError, ValueError, TypeError, OverflowError, RecursionError) as error:
         raise Failure(
             f"the lock `{path}` is no plan of this version: {str(error).splitlines()[0]}",
             exit_code=REFUSED,

@@ -1,5 +1,6 @@
 """`ft plan`: the plan as a table, as JSON or YAML, or one of its programs step by step."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -23,8 +24,22 @@ def show_plan(
     program: str | None,
 ) -> int:
     """Print or write it; the exit code."""
-    plan = compile_argument(argument, overrides).plan
-    put(_steps(plan, program) if program else _text(plan, form or _usual_form(output)), output)
+    if program is not None and form is not None:
+        raise Failure(
+            "`--unroll` goes not with `--format`: steps are lines of text",
+            exit_code=WRONG,
+            hint="run `ft plan` once for each",
+        )
+    compiled = compile_argument(argument, overrides)
+    if output is not None and os.path.realpath(output) == str(compiled.loaded.path):
+        raise Failure(
+            f"`--output {output}` is the profile itself",
+            exit_code=WRONG,
+            hint=f"write beside it: `--output {compiled.loaded.path.stem}.lock.json`",
+        )
+    plan = compiled.plan
+    text = _text(plan, form or _usual_form(output)) if program is None else _steps(plan, program)
+    put(text, output)
     return 0
 
 

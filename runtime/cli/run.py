@@ -22,7 +22,8 @@ from typing import NoReturn, ParamSpec
 import rich_click as click
 
 from firmtoken import __version__
-from firmtoken.runtime.cli.failure import Failure, tell
+from firmtoken.runtime.cli.failure import Failure, say, tell
+from firmtoken.runtime.cli.standard_output import Unheard, open_outputs, say_no_more
 from firmtoken.runtime.exit_codes import FAILED, INTERRUPTED, TERMINATED, WRONG
 
 click.rich_click.COMMAND_GROUPS = {
@@ -60,6 +61,7 @@ def _answering(command: Callable[P, int]) -> Callable[P, NoReturn]:
     def answer(*arguments: P.args, **options: P.kwargs) -> NoReturn:
         try:
             code = command(*arguments, **options)
+            sys.stdout.flush()  # a fault is told here, not by Python at its end
         except Failure as failure:
             tell(failure)
             code = failure.exit_code
@@ -103,7 +105,10 @@ def _serving_packages(command: str) -> Iterator[None]:
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="ft")
 def ft() -> None:
-    """Serves Mixture-of-Experts models bigger than the GPU's memory, from a profile compiled into a fixed plan."""
+    """Serves Mixture-of-Experts models bigger than the GPU's memory, from a profile compiled into a fixed plan.
+
+    PROFILE is a YAML file, or the name of a shipped one: `tiny-cpu` runs anywhere, `4090-qwen` can be planned anywhere.
+    """
 
 
 @ft.command()
@@ -195,7 +200,7 @@ def dump(url: str, key_file: str | None, form: str) -> int:
 @click.option(
     "--output",
     metavar="FILE",
-    help="Write to FILE instead of stdout: as JSON or YAML a lock for `ft run`.",
+    help="Write to FILE instead of stdout: as JSON or YAML a lock for `ft run --locked`.",
 )
 @click.option("--unroll", metavar="PROGRAM", help="Print a program step by step: decode, ...")
 @click.option(
@@ -342,7 +347,12 @@ def main() -> None:
     try:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGTERM, _on_term)
+        open_outputs()
         ft(prog_name="ft")
+    except Unheard as error:
+        say(f"cannot write to standard output: {error.strerror}", None)
+        say_no_more()
+        sys.exit(FAILED)
     except (KeyboardInterrupt, Terminated) as ended:
         sys.exit(_told(ended))
 

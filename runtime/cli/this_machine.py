@@ -5,9 +5,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from firmtoken.compiler.people import not_runnable
 from firmtoken.compiler.plan import Plan
 
-GIB = 2**30
+MIB, GIB = 2**20, 2**30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,24 +21,32 @@ class Lack:
 
 def lacks(plan: Plan, *, root: Path = Path("/")) -> Iterator[Lack]:
     """Everything that keeps this machine from running `plan`."""
-    if plan.device.kind == "cuda" and not has_nvidia_gpu(root):
+    if note := not_runnable(plan):  # on no machine, so its hardware mends nothing
+        yield Lack(
+            message=f"the plan `{plan.profile.name}` {note}",
+            hint="this version runs CPU profiles only, such as `ft run tiny-cpu`",
+        )
+    elif plan.device.kind == "cuda" and not has_nvidia_gpu(root):
         yield Lack(
             message=f"this machine has no NVIDIA GPU, and the plan `{plan.profile.name}` needs one",
             hint="run it where that GPU is and its driver is loaded, or try `ft run tiny-cpu` here",
         )
-    for kernel in plan.kernels:
-        if kernel.status == "planned":
-            yield Lack(
-                message=f"the kernel `{kernel.kernel}` of op `{kernel.op}` is planned, not written",
-                hint="this version runs CPU profiles only, such as `ft run tiny-cpu`",
-            )
-            break
     needed, free = _host_bytes(plan), available_bytes(root)
     if needed > free:
         yield Lack(
             message=f"the plan needs {needed / GIB:.2f} GiB of host memory, {free / GIB:.2f} GiB are free",
-            hint="end other programs, or lower `serving.context` or `serving.requests`",
+            hint=f"end other programs, or {_with_less(plan, free)}",
         )
+
+
+def _with_less(plan: Plan, free: int) -> str:
+    """How to be told what fits. Contexts and requests lie on the device: fewer of them leave the host as it is."""
+    if plan.device.kind == "cpu":
+        return "plan a smaller arena: `hardware.cpu.memory`"
+    return (
+        "see what fits beside them: "
+        f"`--set hardware.host.memory={free // MIB}MiB --set hardware.host.pinnable=auto`"
+    )
 
 
 def has_nvidia_gpu(root: Path) -> bool:

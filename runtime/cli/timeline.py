@@ -1,17 +1,14 @@
 """`ft plan --timeline`: the picture of a decode step and a prefill span in a file, and in words on the terminal."""
 
-import contextlib
-import os
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from firmtoken.compiler.timeline import timelines
 from firmtoken.compiler.timeline_svg import draw
 from firmtoken.compiler.timeline_text import summary
 from firmtoken.runtime.cli.compiled import compile_argument
 from firmtoken.runtime.cli.failure import Failure
-from firmtoken.runtime.exit_codes import FAILED, WRONG
+from firmtoken.runtime.cli.output import put
+from firmtoken.runtime.exit_codes import WRONG
 
 ONLY_WORDS = "-"
 SUFFIX = ".svg"
@@ -31,20 +28,8 @@ def show_timeline(argument: str, overrides: Sequence[str], target: str) -> int:
     compiled = compile_argument(argument, overrides)
     found = timelines(compiled.loaded.profile, compiled.plan)
     if target != ONLY_WORDS:
-        _replace(Path(target), draw(compiled.plan.profile.name, found))
-    sys.stdout.write(summary(found))
+        put(draw(compiled.plan.profile.name, found), target)
+    put(summary(found), None)
     if target != ONLY_WORDS:
-        sys.stdout.write(f"\nwrote {target}\n")
+        put(f"\nwrote {target}\n", None)
     return 0
-
-
-def _replace(path: Path, text: str) -> None:
-    """Write the file whole or not at all."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            partial.unlink()
-        raise Failure(f"cannot write `{path}`: {error.strerror}", exit_code=FAILED) from error

@@ -27,7 +27,7 @@ from firmtoken.runtime.engine.scheduler import Scheduler
 from firmtoken.runtime.engine.sequence import Sequence
 from firmtoken.runtime.engine.waits import Waits
 from firmtoken.runtime.engine.work import Decode, Span
-from firmtoken.runtime.kernels.sample import NO_TOKEN
+from firmtoken.runtime.kernels.sample.no_token import NO_TOKEN
 
 Emit = Callable[[Up], None]
 Poll = Callable[[], None]

@@ -16,7 +16,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from firmtoken.runtime.kernels import load_entry
-from firmtoken.runtime.kernels.builds import Build
+from firmtoken.runtime.kernels.builds import Build, Launch, merged
 from firmtoken.runtime.kernels.cross_compile import Built, Request, Result
 
 WARP_LANES = 32
@@ -66,8 +66,14 @@ def _resources(cubin: bytes) -> dict[str, int]:
 def main() -> None:
     """One request, one result."""
     request = msgspec.json.decode(sys.stdin.buffer.read(), type=Request)
-    constants = {**request.constants}
-    builds = load_entry(request.builds)(request.num_rows, request.num_outputs, **constants)
+    builds_of = load_entry(request.builds)
+    launches = (
+        Launch(format=request.format, num_rows=request.num_rows, operands=form.operands)
+        for form in request.forms
+    )
+    builds = merged(
+        build for launch in launches for build in builds_of(launch, **request.constants)
+    )
     built = tuple(compile_build(build, request.capability) for build in builds)
     sys.stdout.buffer.write(msgspec.json.encode(Result(triton=triton.__version__, builds=built)))
 

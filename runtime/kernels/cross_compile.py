@@ -9,6 +9,8 @@ from collections.abc import Mapping
 
 import msgspec
 
+from firmtoken.compiler.operands import LaunchForm
+
 REGISTERS_PER_BLOCK = 65_536
 """Of one block, capability 5.0 to 12.0 (CUDA C++ Programming Guide, technical specifications)."""
 GRID_LIMITS = (2**31 - 1, 65_535, 65_535)
@@ -22,10 +24,12 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """The card's."""
     constants: dict[str, int | float | str]
     capability: tuple[int, int]
+    format: str
+    """Of the deciding operand."""
     num_rows: int
     """Of its largest launch."""
-    num_outputs: int
-    """Of its widest weight; 0 without weights."""
+    forms: tuple[LaunchForm, ...]
+    """All in which it is launched."""
 
 
 class Built(msgspec.Struct, frozen=True, kw_only=True):

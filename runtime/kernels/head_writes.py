@@ -12,7 +12,7 @@ from math import log2
 import triton
 import triton.language as tl
 
-from firmtoken.runtime.kernels.builds import Build
+from firmtoken.runtime.kernels.builds import Build, Launch
 from firmtoken.runtime.kernels.head_rotation import rotate_head, store_token
 
 INTEGERS = ("qkv_stride", "q_stride")
@@ -122,26 +122,74 @@ class HeadShape:
         }
 
 
-def head_builds(num_rows: int, *, warps: int, shape: HeadShape) -> tuple[Build, ...]:
-    """A form for each type of keys and values; `eps` is an argument."""
-    return tuple(
-        Build(
-            name=f"{'fp8' if coded else 'bf16'} keys and values",
-            function=write_heads,
-            arguments={
-                "qkv_ptr": "*bf16",
-                "q_ptr": "*bf16",
-                **dict.fromkeys(("k_ptr", "v_ptr"), "*u8" if coded else "*bf16"),
-                "q_norm_ptr": "*fp32",
-                "k_norm_ptr": "*fp32",
-                "positions_ptr": "*i32",
-                "token_slots_ptr": "*i64",
-                **dict.fromkeys(INTEGERS, "i32"),
-                "eps": "fp32",
-            },
-            constants=shape.constants(coded=coded),
-            num_warps=warps,
-            grid=(shape.programs, num_rows),
-        )
-        for coded in (False, True)
+def qk_norm_builds(
+    launch: Launch,
+    *,
+    num_q_heads: int,
+    num_kv_heads: int,
+    head_dim: int,
+    rotary_dim: int,
+    rope_theta: float,
+    eps: float,
+    gated: int,
+    page_size: int,
+    warps: int,
+) -> tuple[Build, ...]:
+    """The one form of `qk_norm_rope_kv`; `eps` is an argument, and pages do not show in what is compiled."""
+    shape = HeadShape(
+        num_q_heads=num_q_heads,
+        num_kv_heads=num_kv_heads,
+        head_dim=head_dim,
+        rotary_dim=rotary_dim,
+        rope_theta=rope_theta,
+        gated=bool(gated),
+        whole_row=False,
+    )
+    return (_build(launch, shape, warps),)
+
+
+def row_norm_builds(
+    launch: Launch,
+    *,
+    num_q_heads: int,
+    num_kv_heads: int,
+    head_dim: int,
+    rotary_dim: int,
+    rope_theta: float,
+    eps: float,
+    page_size: int,
+    warps: int,
+) -> tuple[Build, ...]:
+    """The one form of `row_norm_rope_kv`, as `qk_norm_builds`."""
+    shape = HeadShape(
+        num_q_heads=num_q_heads,
+        num_kv_heads=num_kv_heads,
+        head_dim=head_dim,
+        rotary_dim=rotary_dim,
+        rope_theta=rope_theta,
+        gated=False,
+        whole_row=True,
+    )
+    return (_build(launch, shape, warps),)
+
+
+def _build(launch: Launch, shape: HeadShape, warps: int) -> Build:
+    coded = launch.format == "fp8"
+    return Build(
+        name="heads of a row",
+        function=write_heads,
+        arguments={
+            "qkv_ptr": launch.pointer("qkv"),
+            "q_ptr": launch.pointer("q"),
+            **dict.fromkeys(("k_ptr", "v_ptr"), "*u8" if coded else f"*{launch.format}"),
+            "q_norm_ptr": launch.pointer("q_norm"),
+            "k_norm_ptr": launch.pointer("k_norm"),
+            "positions_ptr": "*i32",
+            "token_slots_ptr": "*i64",
+            **dict.fromkeys(INTEGERS, "i32"),
+            "eps": "fp32",
+        },
+        constants=shape.constants(coded=coded),
+        num_warps=warps,
+        grid=(shape.programs, launch.num_rows),
     )

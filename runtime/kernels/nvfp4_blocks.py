@@ -124,3 +124,8 @@ def tile_of_sums(sums, GROUPS: tl.constexpr, OUTPUTS: tl.constexpr):
     for output in tl.static_range(OUTPUTS):
         tile = tl.where(column == output, tl.sum(sums[output], axis=1)[:, None], tile)
     return tile
+
+
+def outputs_of_a_program(warps: int, lanes: int, outputs: int) -> int:
+    """Where a group of `lanes` lanes makes `outputs` numbers."""
+    return outputs * warps * int(WARP_LANES) // lanes

@@ -185,10 +185,28 @@ def _check_sizes(bench: Bench) -> Iterator[str]:
             yield f"{name} takes {row['sizes']} rows, due 1 to {most}"
         # Tiles and warps are the kernel's own, as its card has them.
         own = dict(CONSTANTS.get((row["op"], row["kernel"]), ()))
-        constants = {**_constants(plan, asked["model"]), **own}
+        constants = {**_constants(plan, asked["model"]), **_of_the_machine(bench), **own}
         yield from differ(
             f"{name}: ", row["constants"], {k: constants[k] for k in row["constants"]}
         )
+
+
+def _of_the_machine(bench: Bench) -> Json:
+    """What a kernel is compiled with for this card and model (runtime/kernels/NOTES.md)."""
+    gpu, shape = bench.asked["hardware"]["gpu"], bench.asked["model"]["geometry"]
+    if gpu is None:
+        return {}
+    capability = float(gpu["compute_capability"])
+    lanes, outputs = (8, 2) if shape["moe_intermediate_size"] <= 1024 else (16, 4)
+    return {
+        "parts": max(bench.requests, -(-2 * gpu["sms"] // shape["num_kv_heads"])),
+        "fp8_units": 1 if capability >= 8.9 else 0,
+        "early": 1 if capability >= 9 else 0,
+        "lanes": lanes,
+        "outputs": outputs,
+        "down_lanes": lanes,
+        "down_outputs": outputs,
+    }
 
 
 def _constants(plan: Json, model: Json) -> Json:

@@ -1,5 +1,6 @@
 """Kernels are chosen by rank among the usable; each other one has its reason; names are obeyed or refused."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,11 +8,14 @@ import pytest
 
 from firmtoken.compiler.cards import KernelCard
 from firmtoken.compiler.choices import KernelChoice
+from firmtoken.compiler.computed_constants import RULES
 from firmtoken.compiler.errors import PlanError, Refusal
 from firmtoken.compiler.passes.bound_batches import bound_batches
 from firmtoken.compiler.passes.choose_cache import choose_cache
 from firmtoken.compiler.passes.choose_kernels import choose_kernels
 from firmtoken.compiler.passes.describe_model import describe_model
+from firmtoken.compiler.plan import Plan
+from firmtoken.runtime.kernels import CARDS
 from firmtoken.schema.load import load_profile
 
 PROFILES = Path(__file__).resolve().parents[2] / "profiles"
@@ -263,3 +267,24 @@ def test_geometry_becomes_constants() -> None:
     assert moe.constants == {"hidden_size": 2048, "expert_width": 512, "num_experts_per_token": 8}
     assert route.constants == {"num_experts_per_token": 8}
     assert embed.constants == {}
+
+
+@pytest.mark.parametrize(
+    ("profile", "op", "own"),
+    [
+        ("4090-qwen", "attention", {"parts": 128, "fp8_units": 1}),
+        ("3090-qwen", "attention", {"parts": 82, "fp8_units": 0}),
+        ("pro6000-minimax", "attention", {"parts": 47, "fp8_units": 1}),
+        ("4090-qwen", "moe_down", {"lanes": 8, "outputs": 2, "early": 0}),
+        ("pro6000-minimax", "moe_down", {"lanes": 16, "outputs": 4, "early": 1}),
+    ],
+)
+def test_machine_and_model_become_constants_by_the_rules_that_a_card_names(
+    plan_of: Callable[..., Plan], profile: str, op: str, own: dict[str, int]
+) -> None:
+    [row] = [row for row in plan_of(profile).kernels if (row.op, row.phase) == (op, "decode")]
+    assert {name: row.constants[name] for name in own} == own
+
+
+def test_every_rule_is_named_by_a_card_and_every_name_is_a_rule() -> None:
+    assert {rule for card in CARDS for _, rule in card.computed} == set(RULES)

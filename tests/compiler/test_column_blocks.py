@@ -4,25 +4,16 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from tests.compiler.refused import faults
 
-from firmtoken.compiler.errors import PlanRefused
 from firmtoken.compiler.passes.bound_batches import COLUMN_BLOCKS, column_blocks
 from firmtoken.compiler.plan import Plan
 from firmtoken.compiler.program import BoundStep
 from firmtoken.compiler.steps import map_steps
 from firmtoken.compiler.unroll import unroll
-from firmtoken.compiler.verify import verify
 
 PlanOf = Callable[..., Plan]
 MOE = ("moe_gate_up", "moe_down", "combine")
-
-
-def faults(plan: Plan) -> tuple[str, ...]:
-    try:
-        verify(plan)
-    except PlanRefused as refused:
-        return refused.faults
-    return ()
 
 
 def width(plan: Plan, name: str) -> int:

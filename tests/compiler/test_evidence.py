@@ -7,6 +7,7 @@ import pytest
 
 from firmtoken.compiler.choices import KernelChoice
 from firmtoken.compiler.evidence import CompiledKernel, label_kernels
+from firmtoken.compiler.launch_forms import launch_forms
 from firmtoken.compiler.plan import Plan
 
 PlanOf = Callable[..., Plan]
@@ -26,7 +27,10 @@ def shown(plan: Plan) -> CompiledKernel:
     return CompiledKernel(
         op=row.op,
         kernel=row.kernel,
+        format=row.format,
         constants=dict(row.constants),
+        forms=frozenset(str(form) for form in launch_forms(plan, row)),
+        rows=plan.schedule.max_num_seqs,
         capability="8.9",
         triton="3.7.1",
     )
@@ -52,7 +56,10 @@ def test_every_phase_of_the_kernel_is_labelled_and_nothing_else_changes(plan: Pl
     [
         {"op": "linear"},
         {"kernel": "other"},
+        {"format": "bf16"},
         {"constants": {"eps": 1e-6}},
+        {"forms": frozenset({"last bf16[2048], logits fp32[7]"})},
+        {"rows": 3},
         {"capability": "9.0"},
         {"triton": "3.6.0"},
     ],

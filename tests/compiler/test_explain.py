@@ -7,6 +7,7 @@ import pytest
 
 from firmtoken.compiler.explain import UnknownPath, context_line, explain, summary, table
 from firmtoken.compiler.plan import Plan
+from firmtoken.compiler.reasons import OVERVIEW
 
 Plans = Callable[..., Plan]
 PROFILES = ("tiny-cpu", "tiny-cpu-resident", "4090-qwen", "h200-qwen")
@@ -16,7 +17,7 @@ PROFILES = ("tiny-cpu", "tiny-cpu-resident", "4090-qwen", "h200-qwen")
 def test_the_line_is_one_greppable_line(plan_of: Plans, name: str) -> None:
     line = context_line(plan_of(name))
     assert re.match(
-        r"effective context [\d,]+ of [\d,]+ \(limited by \w+\) \| "
+        r"effective context [\d,]+ of [\d,]+ \((?:as asked|limited by [a-z ]+)\) \| "
         r"experts [\d,]+ of [\d,]+ resident \(\d[\d.]* %\) \| pool [\d,]+ ",
         line,
     )
@@ -119,10 +120,26 @@ def test_an_unknown_path_names_what_is_near(tiny_plan: Plan) -> None:
     assert caught.value.hint == "did you mean `kv_pages`?"
     with pytest.raises(UnknownPath, match="it has no parts"):
         explain(tiny_plan, "context.effective.more")
+    with pytest.raises(UnknownPath) as caught:
+        explain(tiny_plan, "experts.slots_per_layer.8")
+    assert caught.value.hint == "it has `0` to `7`"
 
 
-def test_all_of_it_names_the_four_choices(tiny_plan: Plan) -> None:
+def test_all_of_it_has_every_choice_but_the_long_list_of_kernels(tiny_plan: Plan) -> None:
     text = explain(tiny_plan)
-    for heading in ("context", "experts", "kv_cache", "memory.device", "kernels", "streams"):
+    for heading in ("context", "experts", "kv_cache", "memory.device", "streams"):
         assert f"\n{heading}" in f"\n{text}"
-    assert "not torch_sdpa: usable" in text
+    assert "\nkernels" not in text
+    assert "not torch_sdpa: usable" in explain(tiny_plan, "kernels")
+
+
+def test_a_path_that_is_none_is_answered_with_all_that_are(tiny_plan: Plan) -> None:
+    with pytest.raises(UnknownPath) as refused:
+        explain(tiny_plan, "speed")
+    for name in (*OVERVIEW, "kernels"):
+        assert f"`{name.split('.')[0]}`" in refused.value.hint
+
+
+def test_a_limit_is_told_in_words(plan_of: Plans) -> None:
+    assert " (as asked) | " in context_line(plan_of("4090-qwen"))
+    assert " (limited by model) | " in context_line(plan_of("4090-qwen", "serving.context=max"))

@@ -71,7 +71,7 @@ def test_minimax_routes_by_sigmoid_and_norms_whole_rows(plan_of: PlanOf) -> None
     assert shapes["q_norm"] == (6144,) and shapes["k_norm"] == (1024,)
     assert shapes["router_bias"] == (256,)
     route = next(row for row in plan.kernels if row.op == "route_sigmoid")
-    assert route.constants == {"num_experts_per_token": 8}
+    assert route.constants["num_experts_per_token"] == 8
     rope = next(row for row in plan.kernels if row.op == "row_norm_rope_kv")
     assert (rope.constants["rotary_dim"], rope.constants["head_dim"]) == (64, 128)
 

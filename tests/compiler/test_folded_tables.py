@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,8 @@ def rows_of(plan: Plan) -> list[str]:
     start = next(
         number for number, line in enumerate(lines) if line.startswith("  ") and "2k prompt" in line
     )
-    return [line.split()[0] for line in lines[start + 1 :]]
+    rows = takewhile(lambda line: " % " in line, lines[start + 1 :])  # below them may stand a note
+    return [line.split()[0] for line in rows]
 
 
 @pytest.mark.parametrize("name", SHIPPED)
@@ -40,6 +42,15 @@ def test_equal_neighbours_are_one_row_that_says_from_where_on(plan_of: Plans) ->
     assert text.count("100 %") == 2
     assert "<- chosen, as from 8,192 on" in text
     assert "the last with every expert resident" in text
+
+
+def test_together_slower_than_alone_is_not_left_unexplained(plan_of: Plans) -> None:
+    note = "4 together write less than one alone"
+    for name in SHIPPED:
+        chosen = next(row for row in plan_of(name).frontier if row.chosen)
+        slower = chosen.decode_tokens_per_s_full < chosen.decode_tokens_per_s
+        assert (note in "\n".join(frontier_table(plan_of(name)))) == slower, name
+    assert note in "\n".join(frontier_table(plan_of("4090-minimax")))
 
 
 def test_rows_that_differ_all_stay(plan_of: Plans) -> None:

@@ -127,7 +127,7 @@ def test_one_named_by_a_profile_is_refused_with_its_reason(profile: str) -> None
 )
 def test_explain_shows_the_reasons(profile: str, lines: tuple[str, ...], plan_of: Plans) -> None:
     text = explain(plan_of(profile), "kernels.moe_gate_up.decode")
-    assert "kernel = triton_grouped_nvfp4" in text
+    assert "kernel = triton_nvfp4" in text
     assert [line for line in lines if f"  {line}" not in text] == []
 
 

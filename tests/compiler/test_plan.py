@@ -130,8 +130,8 @@ def test_the_fingerprint_is_independent_of_directory_and_hash_seed(
 
 
 def test_ft_plan_takes_half_a_second_and_no_torch() -> None:
-    # Half a second of the machine it was promised on, where the loop below takes a third of one and this 0.40 s. Both
     # Half a second of the machine it was promised on, where the loop below takes a third of one and this 0.40. Both
+    # in processor seconds and in turns: a slower machine is not in the ratio; the rest is for a busy one's caches.
     loop = "x = 0\nfor i in range(3_000_000): x += i * i"
     plan = (
         "import sys; sys.argv = ['ft', 'plan', sys.argv[1], '--format', 'json']\n"

@@ -34,7 +34,7 @@ def test_by_name_it_is_refused_with_the_id_and_the_alternative(plan_of: Plans) -
         "GEMM ignores its stream, races a side stream and spins for ever; safe: tensor-wise FP8 per part, or torch "
         "2.12 or later"
     )
-    assert refusal.hint == "use `triton_fp8` or `scaled_mm_tensorwise`"
+    assert refusal.hint == "use `scaled_mm_tensorwise`"
 
 
 def test_its_alternative_can_be_named(plan_of: Plans) -> None:

@@ -38,6 +38,9 @@ def test_on_demand_takes_one_tile_at_most(plan_of: Plans) -> None:
     with pytest.raises(PlanError, match="one mixer tile of 512 tokens at most") as caught:
         plan_of("tiny-cpu", "schedule.on_demand_below=514")
     assert caught.value.exit_code == 2
+    # Said before memory is weighed: whoever mends that must not meet this next.
+    with pytest.raises(PlanError, match="one mixer tile of 512 tokens at most"):
+        plan_of("tiny-cpu", "schedule.on_demand_below=514", "hardware.cpu.memory=30MiB")
 
 
 def test_deadlines_have_floors_and_are_tenfold_on_a_cpu(plan_of: Plans) -> None:

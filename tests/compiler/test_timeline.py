@@ -10,9 +10,10 @@ import pytest
 
 from firmtoken.compiler.plan import Plan
 from firmtoken.compiler.plan_costs import plan_residency
+from firmtoken.compiler.quantities import duration
 from firmtoken.compiler.timeline import Timeline, timelines
 from firmtoken.compiler.timeline_svg import FILLS, draw
-from firmtoken.compiler.timeline_text import duration, summary
+from firmtoken.compiler.timeline_text import summary
 from firmtoken.schema.load import load_profile
 
 PROFILES = Path(__file__).resolve().parents[2] / "profiles"
@@ -176,7 +177,7 @@ def test_hover_text_says_op_layer_kernel_bytes_flop_time_and_waits(picture_of: P
     root = ElementTree.fromstring(picture_of("pro6000-minimax"))
     texts = [title.text or "" for title in root.iter(f"{SVG}title")]
     experts = next(text for text in texts if text.startswith("moe_gate_up (layer 31)"))
-    for word in ("kernel triton_grouped_nvfp4", "stream main", "device memory", "GFLOP", " us"):
+    for word in ("kernel triton_nvfp4", "stream main", "device memory", "GFLOP", " us"):
         assert word in experts
     assert "waits for fetch of layer 31 on link" in experts
     assert any("MiB over the link" in text for text in texts)

@@ -5,20 +5,11 @@ from dataclasses import replace
 
 import pytest
 from tests.compiler.mutants import with_buffer, with_steps
+from tests.compiler.refused import faults
 
-from firmtoken.compiler.errors import PlanRefused
 from firmtoken.compiler.plan import Plan
-from firmtoken.compiler.verify import verify
 
 SHIPPED = ("tiny-cpu", "tiny-cpu-resident", "4090-qwen", "h200-qwen")
-
-
-def faults(plan: Plan) -> tuple[str, ...]:
-    try:
-        verify(plan)
-    except PlanRefused as refused:
-        return refused.faults
-    return ()
 
 
 @pytest.mark.parametrize("name", SHIPPED)

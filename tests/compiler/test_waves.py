@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
+from tests.compiler.refused import faults
 
 from firmtoken.compiler import fits, slot_split
-from firmtoken.compiler.errors import PlanRefused
 from firmtoken.compiler.facts import ModelFacts
 from firmtoken.compiler.passes.describe_model import describe_model
 from firmtoken.compiler.pipeline import compile_profile
@@ -16,7 +16,6 @@ from firmtoken.compiler.program import Body, BoundStep, Item, Loop, Program, Ste
 from firmtoken.compiler.slot_split import NoSlots, exact_slots, fill_slots
 from firmtoken.compiler.steps import map_bodies, map_steps, steps_of
 from firmtoken.compiler.unroll import describe_step, unroll
-from firmtoken.compiler.verify import verify
 from firmtoken.runtime.kernels import CARDS
 from firmtoken.schema.load import load_profile
 
@@ -47,14 +46,6 @@ def waved(request: pytest.FixtureRequest) -> Plan:
         plan = compile_profile(profile, CARDS)
     assert plan.programs.prefill.bounds["waves"] == request.param
     return plan
-
-
-def faults(plan: Plan) -> tuple[str, ...]:
-    try:
-        verify(plan)
-    except PlanRefused as refused:
-        return refused.faults
-    return ()
 
 
 def with_program(plan: Plan, name: str, program: Program) -> Plan:

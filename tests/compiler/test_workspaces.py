@@ -21,6 +21,7 @@ QWEN_4090 = Sizes(
     q_heads=16,
     kv_heads=2,
     head_dim=256,
+    expert_width=512,
     recurrent_elements=32 * 128 * 128,
     requests=4,
     tile=2048,
@@ -32,6 +33,7 @@ MINIMAX_6000 = replace(
     q_heads=48,
     kv_heads=8,
     head_dim=128,
+    expert_width=1536,
     recurrent_elements=0,
     tile=4096,
 )

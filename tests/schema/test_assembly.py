@@ -49,6 +49,15 @@ def test_extends_merges_over_another_profile() -> None:
     assert values() == {"serving": {"context": 1, "pool": 2}}
 
 
+def test_a_description_is_not_taken_from_the_extended_profile() -> None:
+    write(
+        top="extends: base.yaml\nname: mine", base="name: theirs\ndescription: on a 4090\nqueue: 1"
+    )
+    assert values() == {"name": "mine", "queue": 1}
+    write(top="extends: base.yaml\ndescription: on a 3060", base="description: on a 4090")
+    assert values() == {"description": "on a 3060"}
+
+
 def test_extends_works_inside_a_part() -> None:
     write(
         top="hardware: {extends: hw.yaml, cpu: {memory: 2}}", hw="name: h\ncpu: {memory: 1, x: 3}"

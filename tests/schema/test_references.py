@@ -174,3 +174,14 @@ def test_a_file_that_vanished_is_a_fault(base: File) -> None:
     base.path.unlink()
     found = expect_fault(read_bytes(base))
     assert found.message == "`profiles/top.yaml` cannot be read: No such file or directory"
+
+
+def test_the_beginning_of_names_is_answered_with_all_of_them() -> None:
+    fault = expect_fault(argument_file("5090"))
+    assert fault.hint is not None
+    assert "5090-qwen" in fault.hint
+    assert expect_fault(argument_file("3090-")).hint == "did you mean `ft:3090-qwen`?"
+    assert (
+        expect_fault(argument_file("pro6000")).hint
+        == "shipped are `ft:pro6000-minimax`, `ft:pro6000-qwen`"
+    )

@@ -81,6 +81,14 @@ def test_an_alias_is_what_it_refers_to() -> None:
             "x.yaml:1:4: `\\x00` may not occur in YAML\n  hint: remove it: a profile is plain text",
         ),
         (
+            rb'a: "b\u001b[31m"',
+            "x.yaml:1:4: the text holds `\\x1b`, which nothing can show\n  hint: write it without",
+        ),
+        (
+            rb'a: {"\uFFFE": 1}',
+            "x.yaml:1:5: the text holds `\\ufffe`, which nothing can show\n  hint: write it without",
+        ),
+        (
             b"a: b: c\n",
             "x.yaml:1:5: a second `:` is not allowed here\n"
             "  hint: quote a text that contains `: `, and give the fields of one mapping one indent",

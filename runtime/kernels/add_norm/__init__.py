@@ -31,5 +31,8 @@ CARDS = (
         min_capability=(8, 0),
         requires=("triton",),
         in_place=(("y", "h"),),
+        builds="firmtoken.runtime.kernels.add_norm.rows:add_norm_builds",
+        constants=(("warps", 8),),
+        computed=(("early", "early_start"),),
     ),
 )

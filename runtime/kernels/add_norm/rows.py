@@ -6,6 +6,7 @@
 import triton
 import triton.language as tl
 
+from firmtoken.runtime.kernels.builds import Build, Launch
 from firmtoken.runtime.kernels.early_start import start_next_after_last
 
 
@@ -44,3 +45,28 @@ def add_norm_row(
         tl.store(
             h_ptr + start + column, (wide * scale * norm).to(h_ptr.dtype.element_ty), mask=inside
         )
+
+
+def add_norm_builds(launch: Launch, *, eps: float, warps: int, early: int) -> tuple[Build, ...]:
+    """The one form that these operands ask for; `eps` is an argument."""
+    added, normed = "y" in launch.operands, "h" in launch.operands
+    # Pointers that are not read or written are those of hid, as the launch gives them.
+    pointers = {
+        f"{name}_ptr": launch.pointer(name if name in launch.operands else "hid")
+        for name in ("hid", "y", "h", "norm")
+    }
+    return (
+        Build(
+            name=" and ".join(("sum",) * added + ("norm",) * normed),
+            function=add_norm_row,
+            arguments={**pointers, "eps": "fp32"},
+            constants={
+                "HIDDEN": launch.columns("hid"),
+                "ADDED": added,
+                "NORMED": normed,
+                "EARLY": bool(early),
+            },
+            num_warps=warps,
+            grid=(launch.num_rows,),
+        ),
+    )

@@ -43,6 +43,9 @@ CARDS = (
         head_dims=(64, 128, 256),
         page_sizes=(16, 32, 64),
         workspace="split_kv",
+        builds="firmtoken.runtime.kernels.attention.split_kv:attention_builds",
+        constants=(("block", 32), ("least", 2), ("columns", 32), ("warps", 4), ("stages", 5)),
+        computed=(("parts", "split_kv_parts"), ("fp8_units", "fp8_units")),
     ),
     KernelCard(
         op="attention",

@@ -18,12 +18,14 @@ moving bits, which gives the value * 2^-8.
 import triton
 import triton.language as tl
 
-from firmtoken.runtime.kernels.builds import Build
+from firmtoken.runtime.kernels.builds import Build, Launch
 
 LOG2_E = tl.constexpr(1.4426950408889634)
 MIN_TILE = 16
 """Rows and columns that a tensor core's product has at least."""
 JOIN_WARPS = 4
+FEW_ROWS = 4
+"""With one row or two nothing is gained, and with two MiniMax's form spilled 8 B a thread on capability 12.0."""
 INTEGERS = ("num_rows", "q_stride", "pages_stride")
 GATED_INTEGERS = ("num_rows", "o_stride", "qkv_stride")
 
@@ -219,7 +221,7 @@ def part_constants(
         "GROUP": group,
         "WIDTH": head_dim,
         "PAGE": page_size,
-        "ROWS": triton.next_power_of_2(num_rows),
+        "ROWS": _rows_of_form(num_rows),
         "PARTS": parts,
         "BLOCK": block,
         "LEAST": least,
@@ -244,7 +246,7 @@ def join_constants(
         "Q_HEADS": num_q_heads,
         "WIDTH": head_dim,
         "GATED": gated,
-        "ROWS": triton.next_power_of_2(num_rows),
+        "ROWS": _rows_of_form(num_rows),
         "PARTS": parts,
         "BLOCK": block,
         "LEAST": least,
@@ -253,17 +255,21 @@ def join_constants(
     }
 
 
+def _rows_of_form(num_rows: int) -> int:
+    """One form for up to FEW_ROWS rows, then one for each power of two."""
+    return max(FEW_ROWS, int(triton.next_power_of_2(num_rows)))
+
+
 def attention_builds(
-    num_rows: int,
-    num_outputs: int,
+    launch: Launch,
     *,
-    format_name: str,
     num_q_heads: int,
     num_kv_heads: int,
     head_dim: int,
     gated: int,
     page_size: int,
     scale: float,
+    fp8_units: int,
     parts: int,
     block: int,
     least: int,
@@ -271,60 +277,58 @@ def attention_builds(
     warps: int,
     stages: int,
 ) -> tuple[Build, ...]:
-    """Both functions; `scale` is an argument."""
+    """Both functions for so many rows and fewer; `scale` is an argument."""
+    coded = "fp8" if fp8_units else "fp8_bits"
+    format_name = coded if launch.format == "fp8" else "plain"
     kv = {"plain": "*bf16", "fp8": "*fp8e4nv", "fp8_bits": "*u8"}[format_name]
     lengths = {"positions_ptr": "*i32", "sequences_ptr": "*i32"}
-    attend = Build(
-        name="parts",
-        function=attend_parts,
-        arguments={
-            "q_ptr": "*bf16",
-            "k_ptr": kv,
-            "v_ptr": kv,
-            "partial_ptr": "*fp32",
-            "totals_ptr": "*fp32",
-            **lengths,
-            "pages_ptr": "*i32",
-            **dict.fromkeys(INTEGERS, "i32"),
-            "scale": "fp32",
-        },
-        constants=part_constants(
-            num_rows,
-            format_name=format_name,
-            num_q_heads=num_q_heads,
-            num_kv_heads=num_kv_heads,
-            head_dim=head_dim,
-            page_size=page_size,
-            parts=parts,
-            block=block,
-            least=least,
-            stages=stages,
-        ),
-        num_warps=warps,
-        grid=(num_kv_heads, parts),
-    )
-    join = Build(
-        name="join",
-        function=join_parts,
-        arguments={
-            "partial_ptr": "*fp32",
-            "totals_ptr": "*fp32",
-            "qkv_ptr": "*bf16",
-            "o_ptr": "*bf16",
-            **lengths,
-            **dict.fromkeys(GATED_INTEGERS, "i32"),
-        },
-        constants=join_constants(
-            num_rows,
-            num_q_heads=num_q_heads,
-            head_dim=head_dim,
-            gated=bool(gated),
-            parts=parts,
-            block=block,
-            least=least,
-            columns=columns,
-        ),
-        num_warps=JOIN_WARPS,
-        grid=(num_q_heads, head_dim // columns, num_rows),
-    )
-    return attend, join
+    heads = {"num_q_heads": num_q_heads, "head_dim": head_dim}
+    cut = {"parts": parts, "block": block, "least": least}
+
+    def attend(rows: int) -> Build:
+        return Build(
+            name=f"parts, {rows} rows",
+            function=attend_parts,
+            arguments={
+                "q_ptr": "*bf16",
+                "k_ptr": kv,
+                "v_ptr": kv,
+                "partial_ptr": "*fp32",
+                "totals_ptr": "*fp32",
+                **lengths,
+                "pages_ptr": "*i32",
+                **dict.fromkeys(INTEGERS, "i32"),
+                "scale": "fp32",
+            },
+            constants=part_constants(
+                rows,
+                format_name=format_name,
+                num_kv_heads=num_kv_heads,
+                page_size=page_size,
+                stages=stages,
+                **heads,
+                **cut,
+            ),
+            num_warps=warps,
+            grid=(num_kv_heads, parts),
+        )
+
+    def join(rows: int) -> Build:
+        return Build(
+            name=f"join, {rows} rows",
+            function=join_parts,
+            arguments={
+                "partial_ptr": "*fp32",
+                "totals_ptr": "*fp32",
+                "qkv_ptr": "*bf16",
+                "o_ptr": "*bf16",
+                **lengths,
+                **dict.fromkeys(GATED_INTEGERS, "i32"),
+            },
+            constants=join_constants(rows, gated=bool(gated), columns=columns, **heads, **cut),
+            num_warps=JOIN_WARPS,
+            grid=(num_q_heads, head_dim // columns, rows),
+        )
+
+    sizes = sorted({_rows_of_form(rows) for rows in range(1, launch.num_rows + 1)})
+    return tuple(make(rows) for make in (attend, join) for rows in sizes)

@@ -19,9 +19,20 @@ CARDS = (
     planned_gpu_card(
         op="combine",
         name="triton",
-        phases=("decode", "prefill"),
+        phases=("decode",),
         formats=("bf16", "fp32"),
         rank=1,
         because="one pass, fixed order of the sum",
+        builds="firmtoken.runtime.kernels.combine.rows:combine_builds",
+        constants=(("columns", 512), ("warps", 2)),
+        computed=(("early", "early_start"),),
+    ),
+    planned_gpu_card(
+        op="combine",
+        name="triton_blocks",
+        phases=("prefill",),
+        formats=("bf16", "fp32"),
+        rank=1,
+        because="a block of columns at a time, fixed order of the sum",
     ),
 )

@@ -6,6 +6,7 @@
 import triton
 import triton.language as tl
 
+from firmtoken.runtime.kernels.builds import Build, Launch
 from firmtoken.runtime.kernels.early_start import start_next_after_last
 
 
@@ -39,3 +40,26 @@ def combine_row(
     if SHARED:
         total += tl.load(s_ptr + row * HIDDEN + column, mask=inside, other=0.0).to(tl.float32)
     tl.store(hid_ptr + row * HIDDEN + column, total.to(hid_ptr.dtype.element_ty), mask=inside)
+
+
+def combine_builds(launch: Launch, *, columns: int, warps: int, early: int) -> tuple[Build, ...]:
+    """The one form that these operands ask for."""
+    shared = "s" in launch.operands
+    hidden = launch.columns("hid")
+    pointers = {f"{name}_ptr": launch.pointer(name) for name in ("rows", "wts", "hid")}
+    return (
+        Build(
+            name="with the shared expert" if shared else "experts",
+            function=combine_row,
+            arguments={**pointers, "s_ptr": launch.pointer("s" if shared else "hid")},
+            constants={
+                "HIDDEN": hidden,
+                "PAIRS": launch.columns("wts"),
+                "SHARED": shared,
+                "COLUMNS": columns,
+                "EARLY": bool(early),
+            },
+            num_warps=warps,
+            grid=(launch.num_rows, -(-hidden // columns)),
+        ),
+    )

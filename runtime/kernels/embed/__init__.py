@@ -23,5 +23,7 @@ CARDS = (
         formats=("bf16", "fp32"),
         rank=1,
         because="gathers rows from device or pinned memory",
+        builds="firmtoken.runtime.kernels.embed.gather:embed_builds",
+        constants=(("block", 1024), ("warps", 4)),
     ),
 )

@@ -5,7 +5,7 @@
 import triton
 import triton.language as tl
 
-from firmtoken.runtime.kernels.builds import Build
+from firmtoken.runtime.kernels.builds import Build, Launch
 
 INTEGERS = ("width", "hid_stride")
 
@@ -22,17 +22,15 @@ def gather_rows(table_ptr, hid_ptr, token_ids_ptr, width, hid_stride, BLOCK: tl.
     tl.store(at, values.to(hid_ptr.dtype.element_ty), mask=column < width)
 
 
-def embed_builds(
-    num_rows: int, num_outputs: int, *, width: int, block: int, warps: int
-) -> tuple[Build, ...]:
+def embed_builds(launch: Launch, *, block: int, warps: int) -> tuple[Build, ...]:
     """The one form."""
     arguments = {
-        "table_ptr": "*bf16",
-        "hid_ptr": "*bf16",
+        "table_ptr": launch.pointer("table"),
+        "hid_ptr": launch.pointer("hid"),
         "token_ids_ptr": "*i32",
         **dict.fromkeys(INTEGERS, "i32"),
     }
-    grid = (-(-width // block), num_rows)
+    grid = (-(-launch.columns("hid") // block), launch.num_rows)
     return (
         Build(
             name="rows",

@@ -48,6 +48,8 @@ CARDS = (
         phases=("decode",),
         formats=("bf16", "fp32"),
         rank=1,
-        because="conv, step, norm and gate in one launch",
+        because="conv and step in one launch, norm and gate in a second",
+        builds="firmtoken.runtime.kernels.gdn.head_steps:gdn_builds",
+        constants=(("columns", 16), ("warps", 2)),
     ),
 )

@@ -15,7 +15,7 @@ the launches a head's output is as wide as `o`, as it is in transformers.
 import triton
 import triton.language as tl
 
-from firmtoken.runtime.kernels.builds import Build
+from firmtoken.runtime.kernels.builds import Build, Launch
 
 UNIT_EPS = tl.constexpr(1e-6)
 FINISH_WARPS = 4
@@ -176,8 +176,7 @@ def _softplus(x):
 
 
 def gdn_builds(
-    num_rows: int,
-    num_outputs: int,
+    launch: Launch,
     *,
     num_key_heads: int,
     num_value_heads: int,
@@ -214,7 +213,7 @@ def gdn_builds(
         },
         constants={**shape, "COLUMNS": columns},
         num_warps=warps,
-        grid=(value_head_dim // columns, num_value_heads, num_rows),
+        grid=(value_head_dim // columns, num_value_heads, launch.num_rows),
     )
     finish = Build(
         name="finish",
@@ -229,7 +228,7 @@ def gdn_builds(
         },
         constants=shape,
         num_warps=FINISH_WARPS,
-        grid=(num_value_heads, num_rows),
+        grid=(num_value_heads, launch.num_rows),
     )
     return step, finish
 

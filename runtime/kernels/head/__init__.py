@@ -1,7 +1,9 @@
 """head(eps): logits[S,V] = rmsnorm(last[S,H]) * norm[H] times w[V,H]^T. The card's format is that of `w`."""
 
 from firmtoken.compiler.cards import KernelCard, planned_gpu_card
-from firmtoken.runtime.kernels.linear import NVFP4_ROWS
+
+NVFP4_PRODUCTS = (("few", 2), ("outputs", 8), ("unroll", 1), ("tile_outputs", 64))
+"""As those of `linear`, for the largest weight of a model."""
 
 CARDS = (
     KernelCard(
@@ -21,8 +23,8 @@ CARDS = (
         formats=("nvfp4",),
         rank=1,
         because="decodes weights in registers",
-        builds="firmtoken.runtime.kernels.linear.nvfp4_rows:head_builds",
-        constants=NVFP4_ROWS,
+        builds="firmtoken.runtime.kernels.linear.nvfp4_builds:head_builds",
+        constants=NVFP4_PRODUCTS,
     ),
     planned_gpu_card(
         op="head",

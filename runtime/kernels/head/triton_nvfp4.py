@@ -14,8 +14,21 @@ def head(
     w: PackedMatrix,
     logits: torch.Tensor,
     eps: float,
+    few: int,
     outputs: int,
     unroll: int,
+    tile_outputs: int,
 ) -> None:
     """logits[S,V] = rmsnorm(last[S,H]) * norm[H] times w[V,H]^T; last bf16, norm fp32."""
-    multiply(last, w, norm, logits, normed=True, eps=eps, outputs=outputs, unroll=unroll)
+    multiply(
+        last,
+        w,
+        norm,
+        logits,
+        normed=True,
+        eps=eps,
+        few=few,
+        outputs=outputs,
+        unroll=unroll,
+        tile_outputs=tile_outputs,
+    )

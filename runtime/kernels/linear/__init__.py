@@ -4,8 +4,20 @@ from firmtoken.compiler.cards import KernelCard, below, planned_gpu_card
 
 NO_FP8 = "this card has no FP8 units: they begin with compute capability 8.9"
 
-NVFP4_ROWS = (("outputs", 4), ("unroll", 2))
-"""Outputs of a program, words that a lane has in flight for each of them: NOTES.md says why."""
+NVFP4_PRODUCTS = (("few", 8), ("outputs", 4), ("unroll", 2), ("tile_outputs", 16))
+"""Most rows that go by rows, outputs of a program, blocks that a lane has in flight for each of them, and outputs of a
+program where tensor cores take more rows: NOTES.md says why."""
+
+PLAIN_PRODUCTS = (
+    ("few", 4),
+    ("outputs", 2),
+    ("unroll", 4),
+    ("tile_outputs", 32),
+    ("tile_warps", 4),
+    ("block", 128),
+    ("stages", 5),
+)
+"""Most rows that go by rows, and how these and tiles of more are cut (`launch_products.py`): NOTES.md says why."""
 
 CARDS = (
     KernelCard(
@@ -25,8 +37,8 @@ CARDS = (
         formats=("nvfp4",),
         rank=1,
         because="decodes weights in registers, any capability",
-        builds="firmtoken.runtime.kernels.linear.nvfp4_rows:linear_builds",
-        constants=NVFP4_ROWS,
+        builds="firmtoken.runtime.kernels.linear.nvfp4_builds:linear_builds",
+        constants=NVFP4_PRODUCTS,
     ),
     planned_gpu_card(
         op="linear",
@@ -39,18 +51,31 @@ CARDS = (
     planned_gpu_card(
         op="linear",
         name="triton_fp8",
-        phases=("decode", "prefill"),
+        phases=("decode",),
         formats=("fp8",),
         rank=1,
-        because="weight-only, one scale a row, safe on every stream",
+        because="weight-only, each joined matrix keeps its scale, safe on every stream",
+        builds="firmtoken.runtime.kernels.linear.plain_builds:product_builds",
+        constants=PLAIN_PRODUCTS,
+        computed=(("fp8_units", "fp8_units"),),
+    ),
+    planned_gpu_card(
+        op="linear",
+        name="triton_fp8_tiles",
+        phases=("prefill",),
+        formats=("fp8",),
+        rank=1,
+        because="weight-only, decodes weights once for a tile of rows, safe on every stream",
     ),
     planned_gpu_card(
         op="linear",
         name="triton_bf16",
-        phases=("decode", "prefill"),
+        phases=("decode",),
         formats=("bf16",),
         rank=2,
         because="tuned for few rows",
+        builds="firmtoken.runtime.kernels.linear.plain_builds:product_builds",
+        constants=PLAIN_PRODUCTS,
     ),
     planned_gpu_card(
         op="linear",

@@ -16,8 +16,6 @@ ends of fp32.
 import triton
 import triton.language as tl
 
-from firmtoken.runtime.kernels.builds import Build
-
 ROWS_AT_ONCE = (1, 2, 4, 8)
 """Rows of x that a program holds; more rows are more programs, which read the weights again (from L2, as a rule)."""
 LANES = tl.constexpr(32)
@@ -243,32 +241,3 @@ def product_arguments(format_name: str) -> dict[str, str]:
         "y_ptr": "*bf16",
         **dict.fromkeys(INTEGERS, "i32"),
     }
-
-
-def linear_builds(
-    num_rows: int,
-    num_outputs: int,
-    *,
-    format_name: str,
-    outputs: int,
-    unroll: int,
-) -> tuple[Build, ...]:
-    """All forms of `linear`, whose y is bf16, and the grid of its largest launch; with a tail where there are codes."""
-    arguments = product_arguments(format_name)
-    return tuple(
-        Build(
-            name=f"{rows} row" + ("s" if rows > 1 else ""),
-            function=multiply_rows,
-            arguments=arguments,
-            constants=launch_constants(
-                rows,
-                format_name=format_name,
-                tail=format_name != "bf16",
-                outputs=outputs,
-                unroll=unroll,
-            ),
-            num_warps=1,
-            grid=launch_grid(num_rows, num_outputs, outputs=outputs),
-        )
-        for rows in ROWS_AT_ONCE
-    )

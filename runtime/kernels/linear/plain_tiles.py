@@ -10,8 +10,7 @@ numbers of the type of x, exactly: e4m3fn has three bits after the point, bf16 s
 import triton
 import triton.language as tl
 
-from firmtoken.runtime.kernels.builds import Build
-from firmtoken.runtime.kernels.linear.plain_rows import INTEGERS, product_arguments
+from firmtoken.runtime.kernels.linear.plain_rows import INTEGERS
 
 ROWS_OF_A_TILE = 16
 """Of tensor cores, the fewest."""
@@ -128,32 +127,3 @@ def tile_constants(
         "BLOCK": block,
         "STAGES": stages,
     }
-
-
-def tile_builds(
-    num_rows: int,
-    num_outputs: int,
-    *,
-    format_name: str,
-    tile_outputs: int,
-    block: int,
-    stages: int,
-    tile_warps: int,
-) -> tuple[Build, ...]:
-    """The one form, with a tail where there are codes."""
-    return (
-        Build(
-            name="16 rows",
-            function=multiply_tiles,
-            arguments=product_arguments(format_name),
-            constants=tile_constants(
-                format_name=format_name,
-                tail=format_name != "bf16",
-                tile_outputs=tile_outputs,
-                block=block,
-                stages=stages,
-            ),
-            num_warps=tile_warps,
-            grid=tile_grid(num_rows, num_outputs, tile_outputs=tile_outputs),
-        ),
-    )

@@ -7,9 +7,6 @@ import torch
 from firmtoken.runtime.kernels.device_rows import DeviceRows
 from firmtoken.runtime.kernels.linear.launch_products import Tuning, launch_product
 
-FP8_UNITS = (8, 9)
-"""Capability from which on a card converts e4m3 itself."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodedMatrix:
@@ -36,7 +33,7 @@ def linear(
 ) -> None:
     """y[T,N] = x[T,K] w[N,K]^T; x bf16 with rows of a multiple of 16 bytes, y of any float type.
 
-    `fp8_units`: the card converts e4m3 itself (`FP8_UNITS`); without them bits are moved, with the same result.
+    `fp8_units`: the card converts e4m3 itself, from capability 8.9 on; without them bits are moved, to the same result.
     """
     assert len(w.starts) == w.scales.numel() - 1
     launch_product(

@@ -11,6 +11,13 @@ from firmtoken.runtime.kernels.linear.nvfp4_rows import (
     multiply_rows,
     rows_at_once,
 )
+from firmtoken.runtime.kernels.linear.nvfp4_tiles import (
+    TILE_COLUMNS,
+    multiply_tiles,
+    tile_constants,
+    tile_grid,
+    tile_rows,
+)
 
 MAX_PARTS = 4
 
@@ -20,7 +27,7 @@ class PackedMatrix:
     """NVFP4 weights as a checkpoint has them; up to four matrices, joined by rows, keep a global scale each."""
 
     packed: torch.Tensor
-    """uint8 [N, K/2], low nibble first; 4-byte aligned."""
+    """uint8 [N, K/2], low nibble first; 8-byte aligned."""
     scale: torch.Tensor
     """uint8 or e4m3 [N, K/16], without NaN."""
     globals: torch.Tensor
@@ -35,12 +42,25 @@ def linear(
     x: torch.Tensor,
     w: PackedMatrix,
     y: torch.Tensor,
+    few: int,
     outputs: int,
     unroll: int,
+    tile_outputs: int,
 ) -> None:
     """y[T,N] = x[T,K] w[N,K]^T; x bf16 with rows of a multiple of 16 bytes, y of any float type."""
     # The norm is not read, but a pointer must be given.
-    multiply(x, w, w.globals, y, normed=False, eps=0.0, outputs=outputs, unroll=unroll)
+    multiply(
+        x,
+        w,
+        w.globals,
+        y,
+        normed=False,
+        eps=0.0,
+        few=few,
+        outputs=outputs,
+        unroll=unroll,
+        tile_outputs=tile_outputs,
+    )
 
 
 def multiply(
@@ -51,32 +71,40 @@ def multiply(
     *,
     normed: bool,
     eps: float,
+    few: int,
     outputs: int,
     unroll: int,
+    tile_outputs: int,
 ) -> None:
     """y = x w^T, or rmsnorm(x) * norm in place of x where `normed` (norm fp32 [K])."""
     num_rows, width = x.shape
     num_outputs = w.packed.shape[0]
-    assert x.dtype == torch.bfloat16 and x.stride(0) % 8 == 0 and width % 16 == 0
+    assert x.dtype in (torch.bfloat16, torch.float32)
+    assert x.stride(0) % 8 == 0 and width % 16 == 0
     assert len(w.starts) == w.globals.numel() - 1 < MAX_PARTS
     starts = (*w.starts, *(num_outputs,) * (MAX_PARTS - 1 - len(w.starts)))
-    constants = launch_constants(
-        rows_at_once(num_rows), normed=normed, outputs=outputs, unroll=unroll
-    )
-    multiply_rows[launch_grid(num_rows, num_outputs, normed=normed, outputs=outputs)](
-        x.view(torch.int16),
-        w.packed.view(torch.int32),
+    arguments = (
+        x,
+        w.packed,
         w.scale.view(torch.uint8),
         w.globals,
         norm,
         y,
         num_rows,
         num_outputs,
-        width // 8,
+        width // 16,
         x.stride(0) // 8,
         y.stride(0),
         *starts,
         eps,
-        **constants,
-        num_warps=1,
     )
+    if num_rows > few and width % TILE_COLUMNS == 0:
+        held = tile_rows(num_rows, normed=normed)
+        grid = tile_grid(num_rows, num_outputs, normed=normed, tile_outputs=tile_outputs)
+        constants = tile_constants(held, normed=normed, tile_outputs=tile_outputs)
+        multiply_tiles[grid](*arguments, **constants, num_warps=1)
+    else:
+        held = rows_at_once(num_rows)
+        grid = launch_grid(num_rows, num_outputs, outputs=outputs)
+        constants = launch_constants(held, normed=normed, outputs=outputs, unroll=unroll)
+        multiply_rows[grid](*arguments, **constants, num_warps=1)

@@ -11,6 +11,8 @@ group of LANES lanes makes OUTPUTS numbers, a block of sixteen columns to a lane
 import triton
 import triton.language as tl
 
+from firmtoken.compiler.expert_slots import slot_bytes, slot_parts
+from firmtoken.runtime.kernels.builds import Build, Launch
 from firmtoken.runtime.kernels.early_start import start_next_after_last
 from firmtoken.runtime.kernels.nvfp4_blocks import (
     BLOCK_CODES,
@@ -21,8 +23,12 @@ from firmtoken.runtime.kernels.nvfp4_blocks import (
     load_codes,
     load_columns,
     multiply_block,
+    outputs_of_a_program,
     tile_of_sums,
 )
+from firmtoken.runtime.kernels.slot_offsets import DOWN_GLOBAL_BYTES, slot_offsets
+
+SHARED_TYPES = {"shared_codes_ptr": "*u8", "shared_scale_ptr": "*u8", "shared_globals_ptr": "*fp32"}
 
 
 @triton.jit(do_not_specialize=("first",))
@@ -237,3 +243,110 @@ def _load_blocks(codes_ptr, scale_ptr, output, block, taken, BLOCKS: tl.constexp
     taken = taken & (block < BLOCKS)
     codes = load_codes(codes_ptr + output * (BLOCKS * CODES_BYTES), block, taken)
     return codes, tl.load(scale_ptr + output * BLOCKS + block, mask=taken, other=0)
+
+
+def down_builds(
+    launch: Launch,
+    *,
+    hidden_size: int,
+    expert_width: int,
+    num_experts_per_token: int,
+    warps: int,
+    lanes: int,
+    outputs: int,
+    early: int,
+) -> tuple[Build, ...]:
+    """The one form of `moe_down`."""
+    constants = {
+        **_down_constants(hidden_size, expert_width, num_experts_per_token),
+        "WARPS": warps,
+        "LANES": lanes,
+        "OUTPUTS": outputs,
+        "EARLY": bool(early),
+    }
+    tiles = -(-hidden_size // outputs_of_a_program(warps, lanes, outputs))
+    grid = (launch.num_rows * num_experts_per_token, tiles)
+    return (down_build("pairs", launch.pointer("a"), constants, grid),)
+
+
+def down_build(
+    name: str, activation: str, constants: dict[str, int | bool], grid: tuple[int, int]
+) -> Build:
+    """One form; `activation` is the type of a pointer to a, to rows and to s."""
+    return Build(
+        name=name,
+        function=down_pairs,
+        arguments={
+            "a_ptr": activation,
+            "slots_ptr": "*i32",
+            "arena_ptr": "*u8",
+            "rows_ptr": activation,
+            "shared_a_ptr": activation,
+            "share_ptr": "*fp32",
+            **SHARED_TYPES,
+            "s_ptr": activation,
+            "first": "i32",
+        },
+        constants=constants,
+        num_warps=int(constants["WARPS"]),
+        grid=grid,
+    )
+
+
+def down_combine_builds(
+    launch: Launch,
+    *,
+    hidden_size: int,
+    expert_width: int,
+    num_experts_per_token: int,
+    warps: int,
+    lanes: int,
+    outputs: int,
+    early: int,
+) -> tuple[Build, ...]:
+    """The one form of `moe_down` and `combine` together; with the shared expert where there is its a."""
+    shared = launch.columns("shared_a") if "shared_a" in launch.operands else 0
+    activation = launch.pointer("a")
+    tiles = -(-hidden_size // outputs_of_a_program(warps, lanes, outputs))
+    return (
+        Build(
+            name="rows",
+            function=down_combine,
+            arguments={
+                "a_ptr": activation,
+                "slots_ptr": "*i32",
+                "wts_ptr": "*fp32",
+                "arena_ptr": "*u8",
+                "hid_ptr": activation,
+                "shared_a_ptr": activation,
+                "share_ptr": "*fp32",
+                **SHARED_TYPES,
+                "first": "i32",
+            },
+            constants={
+                **_down_constants(hidden_size, expert_width, num_experts_per_token),
+                "SHARED": shared,
+                "WARPS": warps,
+                "LANES": lanes,
+                "OUTPUTS": outputs,
+                "EARLY": bool(early),
+            },
+            num_warps=warps,
+            grid=(launch.num_rows, tiles),
+        ),
+    )
+
+
+def _down_constants(hidden_size: int, expert_width: int, pairs: int) -> dict[str, int | bool]:
+    """What the slots of experts fix, without a shared expert."""
+    offsets = slot_offsets(hidden_size, expert_width)
+    return {
+        "HIDDEN": hidden_size,
+        "WIDTH": expert_width,
+        "PAIRS": pairs,
+        "SHARED": 0,
+        "SLOT_BYTES": slot_bytes(slot_parts("nvfp4", hidden_size, expert_width)),
+        "CODES_AT": offsets["down"],
+        "SCALE_AT": offsets["down_scale"],
+        "GLOBAL_AT": offsets["globals"] + DOWN_GLOBAL_BYTES,
+    }

@@ -9,9 +9,8 @@ from firmtoken.runtime.kernels.early_start import launch_options
 from firmtoken.runtime.kernels.expert_slots import ExpertSlots
 from firmtoken.runtime.kernels.linear.triton_nvfp4 import PackedMatrix
 from firmtoken.runtime.kernels.moe_down.nvfp4_pairs import down_combine, down_pairs
+from firmtoken.runtime.kernels.nvfp4_blocks import outputs_of_a_program
 from firmtoken.runtime.kernels.slot_offsets import DOWN_GLOBAL_BYTES, slot_offsets
-
-WARP_LANES = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +93,7 @@ def launch_down(
     num_rows = rows.shape[0] // pairs if pairs else rows.shape[0]
     packed = shared.down if shared else None
     # Pointers that are not read or written must still be given.
-    tile = outputs * warps * WARP_LANES // lanes
+    tile = outputs_of_a_program(warps, lanes, outputs)
     down_pairs[num_rows * (pairs + (shared is not None)), -(-hidden_size // tile)](
         a,
         slots,
@@ -153,7 +152,7 @@ def moe_down_combine(
     arena = experts.arena.slots
     packed = shared.down if shared else None
     # Pointers that are not read must still be given.
-    tile = outputs * warps * WARP_LANES // lanes
+    tile = outputs_of_a_program(warps, lanes, outputs)
     down_combine[hid.shape[0], -(-hidden_size // tile)](
         a,
         wanted,

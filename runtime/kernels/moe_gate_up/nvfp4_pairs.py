@@ -12,6 +12,8 @@ expert (of 32 pairs over 256 experts 30 are distinct), and nothing need be sorte
 import triton
 import triton.language as tl
 
+from firmtoken.compiler.expert_slots import slot_bytes, slot_parts
+from firmtoken.runtime.kernels.builds import Build, Launch
 from firmtoken.runtime.kernels.early_start import start_next_after_last
 from firmtoken.runtime.kernels.nvfp4_blocks import (
     BLOCK_CODES,
@@ -22,8 +24,10 @@ from firmtoken.runtime.kernels.nvfp4_blocks import (
     load_codes,
     load_columns,
     multiply_block,
+    outputs_of_a_program,
     tile_of_sums,
 )
+from firmtoken.runtime.kernels.slot_offsets import slot_offsets
 
 
 # `first` is not specialised: what is compiled depends on the constants alone, and is known before any launch.
@@ -137,3 +141,62 @@ def _share(x_row, gate_ptr, HIDDEN: tl.constexpr, WARPS: tl.constexpr):
         x = tl.load(x_row + column, mask=there, other=0.0).to(tl.float32)
         sums += x * tl.load(gate_ptr + column, mask=there, other=0.0).to(tl.float32)
     return tl.sigmoid(tl.sum(sums, axis=0))
+
+
+def gate_up_builds(
+    launch: Launch,
+    *,
+    hidden_size: int,
+    expert_width: int,
+    num_experts_per_token: int,
+    warps: int,
+    lanes: int,
+    outputs: int,
+    early: int,
+) -> tuple[Build, ...]:
+    """The one form of `moe_gate_up`."""
+    offsets = slot_offsets(hidden_size, expert_width)
+    slots = {
+        "WIDTH": expert_width,
+        "PAIRS": num_experts_per_token,
+        "SHARED": 0,
+        "SLOT_BYTES": slot_bytes(slot_parts("nvfp4", hidden_size, expert_width)),
+        "SCALE_AT": offsets["gate_scale"],
+        "GLOBALS_AT": offsets["globals"],
+    }
+    tile = {"WARPS": warps, "LANES": lanes, "OUTPUTS": outputs, "EARLY": bool(early)}
+    tiles = -(-expert_width // outputs_of_a_program(warps, lanes, outputs))
+    return (
+        gate_up_build(
+            "pairs",
+            launch.pointer("x"),
+            {"HIDDEN": hidden_size, **slots, **tile},
+            (launch.num_rows * num_experts_per_token, tiles),
+        ),
+    )
+
+
+def gate_up_build(
+    name: str, activation: str, constants: dict[str, int | bool], grid: tuple[int, int]
+) -> Build:
+    """One form; `activation` is the type of a pointer to x and to a."""
+    return Build(
+        name=name,
+        function=gate_up_pairs,
+        arguments={
+            "x_ptr": activation,
+            "slots_ptr": "*i32",
+            "arena_ptr": "*u8",
+            "a_ptr": activation,
+            "shared_codes_ptr": "*u8",
+            "shared_scale_ptr": "*u8",
+            "shared_globals_ptr": "*fp32",
+            "shared_gate_ptr": activation,
+            "shared_a_ptr": activation,
+            "share_ptr": "*fp32",
+            "first": "i32",
+        },
+        constants=constants,
+        num_warps=int(constants["WARPS"]),
+        grid=grid,
+    )

@@ -9,9 +9,8 @@ from firmtoken.runtime.kernels.early_start import launch_options
 from firmtoken.runtime.kernels.expert_slots import ExpertSlots
 from firmtoken.runtime.kernels.linear.triton_nvfp4 import PackedMatrix
 from firmtoken.runtime.kernels.moe_gate_up.nvfp4_pairs import gate_up_pairs
+from firmtoken.runtime.kernels.nvfp4_blocks import outputs_of_a_program
 from firmtoken.runtime.kernels.slot_offsets import slot_offsets
-
-WARP_LANES = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +92,7 @@ def launch_gate_up(
     # Pointers that are not read must still be given.
     packed = shared.gate_up if shared else None
     width = shared.a.shape[1] if shared else 0
-    tile = outputs * warps * WARP_LANES // lanes
+    tile = outputs_of_a_program(warps, lanes, outputs)
     gate_up_pairs[
         num_rows * (pairs + (shared is not None)),
         -(-max(expert_width, width) // tile) + (shared is not None),

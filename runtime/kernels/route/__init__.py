@@ -20,9 +20,20 @@ CARDS = (
     planned_gpu_card(
         op="route",
         name="triton",
-        phases=("decode", "prefill"),
+        phases=("decode",),
         formats=("bf16", "fp32"),
         rank=1,
-        because="softmax and top-k in one launch",
+        because="logits, softmax and top-k in one launch",
+        builds="firmtoken.runtime.kernels.route.top_k:route_builds",
+        constants=(("experts_at_once", 2),),
+        computed=(("early", "early_start"),),
+    ),
+    planned_gpu_card(
+        op="route",
+        name="triton_tiles",
+        phases=("prefill",),
+        formats=("bf16", "fp32"),
+        rank=1,
+        because="reads the router once for a tile of rows",
     ),
 )

@@ -11,8 +11,16 @@ last to arrive, which chooses the experts too (`top_k.py`).
 import triton
 import triton.language as tl
 
+from firmtoken.runtime.kernels.builds import Build, Launch
 from firmtoken.runtime.kernels.early_start import start_next_after_last
-from firmtoken.runtime.kernels.route.top_k import COLUMNS, choose, is_last, load_router
+from firmtoken.runtime.kernels.route.top_k import (
+    COLUMNS,
+    choose,
+    is_last,
+    load_router,
+    route_arguments,
+    route_constants,
+)
 
 
 @triton.jit
@@ -82,3 +90,28 @@ def norm_route_rows(
         at = wide_row * CHOSEN + place
         tl.store(ids_ptr + at, tl.where(is_real, ids, -1), mask=place < CHOSEN)
         tl.store(wts_ptr + at, tl.where(is_real, weights, 0.0), mask=place < CHOSEN)
+
+
+def norm_route_builds(
+    launch: Launch, *, num_experts_per_token: int, experts_at_once: int, early: int
+) -> tuple[Build, ...]:
+    """The one form; operands are those of `add_norm` and of `route` or `route_sigmoid`."""
+    return (
+        Build(
+            name="sum, norm and experts of a row",
+            function=norm_route_rows,
+            arguments={
+                **{f"{name}_ptr": launch.pointer(name) for name in ("hid", "y", "norm", "h")},
+                **route_arguments(launch),
+                "eps": "fp32",
+            },
+            constants=route_constants(
+                launch,
+                num_experts_per_token=num_experts_per_token,
+                experts_at_once=experts_at_once,
+                early=early,
+            ),
+            num_warps=1,
+            grid=(-(-launch.outputs("router") // experts_at_once), launch.num_rows),
+        ),
+    )

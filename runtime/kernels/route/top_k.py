@@ -11,6 +11,7 @@ The choice does not depend on who it is.
 import triton
 import triton.language as tl
 
+from firmtoken.runtime.kernels.builds import Build, Launch
 from firmtoken.runtime.kernels.early_start import start_next_after_last
 
 COLUMNS = tl.constexpr(1024)
@@ -131,3 +132,51 @@ def choose(
 def _ordered(bits):
     """Bits of fp32 as int32 that compare as the numbers do, and back."""
     return bits ^ ((bits >> 31) & 0x7FFFFFFF)
+
+
+def route_builds(
+    launch: Launch, *, num_experts_per_token: int, experts_at_once: int, early: int
+) -> tuple[Build, ...]:
+    """The one form: by sigmoids where there is a bias."""
+    return (
+        Build(
+            name="experts of a row",
+            function=route_rows,
+            arguments={"h_ptr": launch.pointer("h"), **route_arguments(launch)},
+            constants=route_constants(
+                launch,
+                num_experts_per_token=num_experts_per_token,
+                experts_at_once=experts_at_once,
+                early=early,
+            ),
+            num_warps=1,
+            grid=(-(-launch.outputs("router") // experts_at_once), launch.num_rows),
+        ),
+    )
+
+
+def route_arguments(launch: Launch) -> dict[str, str]:
+    """Types of all arguments after h. Without a bias its pointer is that of the logits."""
+    return {
+        "router_ptr": launch.pointer("router"),
+        "bias_ptr": "*fp32",
+        "num_rows_ptr": "*i32",
+        "logits_ptr": "*fp32",
+        "arrived_ptr": "*i32",
+        "ids_ptr": "*i32",
+        "wts_ptr": "*fp32",
+    }
+
+
+def route_constants(
+    launch: Launch, *, num_experts_per_token: int, experts_at_once: int, early: int
+) -> dict[str, int | bool]:
+    """Constants of `route_rows` and `norm_route_rows`."""
+    return {
+        "HIDDEN": launch.columns("h"),
+        "EXPERTS": launch.outputs("router"),
+        "CHOSEN": num_experts_per_token,
+        "SIGMOID": "bias" in launch.operands,
+        "AT_ONCE": experts_at_once,
+        "EARLY": bool(early),
+    }

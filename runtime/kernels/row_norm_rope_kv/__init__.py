@@ -25,5 +25,7 @@ CARDS = (
         formats=("bf16", "fp8", "fp32"),
         rank=1,
         because="norm, rotation and page write in one pass",
+        builds="firmtoken.runtime.kernels.head_writes:row_norm_builds",
+        constants=(("warps", 4),),
     ),
 )

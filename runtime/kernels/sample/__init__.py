@@ -11,9 +11,6 @@ it gets NO_TOKEN.
 
 from firmtoken.compiler.cards import KernelCard, planned_gpu_card
 
-NO_TOKEN = -1
-"""What a row gets whose logits are no numbers."""
-
 CARDS = (
     KernelCard(
         op="sample",
@@ -32,5 +29,7 @@ CARDS = (
         formats=("bf16", "fp32"),
         rank=1,
         because="on the device, no host between steps",
+        builds="firmtoken.runtime.kernels.sample.digits:sample_builds",
+        constants=(("chunk", 2048), ("warps", 4)),
     ),
 )

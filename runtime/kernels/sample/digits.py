@@ -21,8 +21,8 @@ A row of a temperature below `MIN_TEMPERATURE` is arg-max and skips all between 
 import triton
 import triton.language as tl
 
-from firmtoken.runtime.kernels.builds import Build
-from firmtoken.runtime.kernels.sample import NO_TOKEN
+from firmtoken.runtime.kernels.builds import Build, Launch
+from firmtoken.runtime.kernels.sample.no_token import NO_TOKEN
 from firmtoken.runtime.kernels.sample.weights import (
     kept_weight_of,
     key_of,
@@ -336,11 +336,12 @@ def _mark(marks_ptr, half_row, prefix, rest, top_key, equals):
     tl.store(at + 3, equals)
 
 
-def sample_builds(num_rows: int, num_outputs: int, *, chunk: int, warps: int) -> tuple[Build, ...]:
-    """All launches for logits fp32 [num_rows, num_outputs]."""
-    num_chunks = -(-num_outputs // chunk)
+def sample_builds(launch: Launch, *, chunk: int, warps: int) -> tuple[Build, ...]:
+    """All launches."""
+    num_chunks = -(-launch.columns("logits") // chunk)
     sizes = {"CHUNK": chunk, "CHUNKS": triton.next_power_of_2(num_chunks)}
-    logits, peaks, ids = {"logits_ptr": "*fp32"}, {"peaks_ptr": "*fp32"}, {"ids_ptr": "*i32"}
+    logits = {"logits_ptr": launch.pointer("logits")}
+    peaks, ids = {"peaks_ptr": "*fp32"}, {"ids_ptr": "*i32"}
     handed_on = {"sums_ptr": "*i64", "marks_ptr": "*i64"}
     asked = {"temperature_ptr": "*fp32", "top_k_ptr": "*i32", "top_p_ptr": "*fp32"}
     min_p = {"min_p_ptr": "*fp32"}
@@ -380,7 +381,7 @@ def sample_builds(num_rows: int, num_outputs: int, *, chunk: int, warps: int) ->
             arguments=arguments,
             constants=constants,
             num_warps=warps,
-            grid=(num_rows,) if name == "pick" else (num_chunks, num_rows),
+            grid=(launch.num_rows,) if name == "pick" else (num_chunks, launch.num_rows),
         )
         for name, function, arguments, constants in forms
     )

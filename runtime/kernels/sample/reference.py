@@ -5,7 +5,7 @@ from math import isfinite
 import torch
 
 from firmtoken.runtime.kernels.batch import Batch, Draw
-from firmtoken.runtime.kernels.sample import NO_TOKEN
+from firmtoken.runtime.kernels.sample.no_token import NO_TOKEN
 from firmtoken.runtime.kernels.sample.philox import uniform
 
 MIN_TEMPERATURE = 1e-5

@@ -6,9 +6,9 @@ import torch
 import triton
 
 from firmtoken.runtime.kernels.device_rows import DeviceRows
-from firmtoken.runtime.kernels.sample import NO_TOKEN
 from firmtoken.runtime.kernels.sample.device_draws import DeviceDraws
 from firmtoken.runtime.kernels.sample.digits import DIGITS, find_peaks, keep, narrow, pick
+from firmtoken.runtime.kernels.sample.no_token import NO_TOKEN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

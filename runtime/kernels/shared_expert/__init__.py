@@ -20,10 +20,30 @@ CARDS = (
     planned_gpu_card(
         op="shared_expert",
         name="triton_nvfp4",
-        phases=("decode", "prefill"),
+        phases=("decode",),
         formats=("nvfp4",),
         rank=1,
-        because="decodes weights in registers",
+        because="decodes weights in registers, one launch a half",
+        builds="firmtoken.runtime.kernels.shared_expert.nvfp4_builds:shared_expert_builds",
+        constants=(
+            ("gate_up_warps", 1),
+            ("gate_up_lanes", 32),
+            ("gate_up_outputs", 2),
+            ("down_warps", 1),
+        ),
+        computed=(
+            ("down_lanes", "down_lanes"),
+            ("down_outputs", "down_outputs"),
+            ("early", "early_start"),
+        ),
+    ),
+    planned_gpu_card(
+        op="shared_expert",
+        name="triton_nvfp4_tiles",
+        phases=("prefill",),
+        formats=("nvfp4",),
+        rank=1,
+        because="decodes weights once for a tile of rows",
     ),
     planned_gpu_card(
         op="shared_expert",

@@ -19,6 +19,7 @@ WRONG = (
     "schema: firmtoken/1\nname: x\nhardware: ft:hardware/cpu\nmodel: ft:models/tiny-moe\n"
     "serving: {contxt: 5}\ncache: {type: none, pge: 1}\n"
 )
+MINE = "extends: ft:tiny-cpu\nname: mine\n"
 
 
 @pytest.fixture
@@ -31,7 +32,7 @@ def wrong(tmp_path: Path) -> Path:
 def test_plan_prints_the_effective_context_first() -> None:
     done = ft("plan", "tiny-cpu")
     assert done.returncode == 0
-    assert done.stdout.startswith("effective context 16,384 of 32,768 (limited by asked) | ")
+    assert done.stdout.startswith("effective context 16,384 of 32,768 (as asked) | ")
     assert done.stderr == ""
 
 
@@ -138,6 +139,31 @@ def test_a_file_that_cannot_be_written_is_1() -> None:
     done = ft("plan", "tiny-cpu", "--output", "/nowhere/plan.json")
     assert done.returncode == 1
     assert done.stderr.startswith("cannot write `/nowhere/plan.json`: ")
+
+
+def test_what_a_command_cannot_obey_is_refused() -> None:
+    done = ft("plan", "tiny-cpu", "--unroll", "decode", "--format", "json")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("`--unroll` goes not with `--format`")
+    assert ft("plan", "tiny-cpu", "--unroll", "").returncode == 2
+
+
+@pytest.mark.parametrize("name", ["mine.yaml", "link.yaml"])
+def test_a_plan_never_replaces_its_profile(tmp_path: Path, name: str) -> None:
+    profile = tmp_path / "mine.yaml"
+    profile.write_text(MINE)
+    (tmp_path / "link.yaml").symlink_to(profile)
+    done = ft("plan", "./mine.yaml", "--output", name, cwd=tmp_path)
+    assert (done.returncode, profile.read_text()) == (2, MINE)
+    assert done.stderr.startswith(f"`--output {name}` is the profile itself\n")
+    assert ft("plan", "./mine.yaml", "--output", "mine.lock.json", cwd=tmp_path).returncode == 0
+
+
+def test_a_link_that_leads_to_itself_is_replaced(tmp_path: Path) -> None:
+    link = tmp_path / "x.json"
+    link.symlink_to(link)
+    assert ft("plan", "tiny-cpu", "--output", str(link)).returncode == 0
+    assert link.read_text().startswith("{")
 
 
 def test_plan_loads_no_server() -> None:

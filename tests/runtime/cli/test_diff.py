@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from tests.conftest import Golden
+from tests.runtime.cli.console import ft
 
 from firmtoken.runtime.cli.compiled import compile_argument
 from firmtoken.runtime.cli.diff import diff_text
@@ -51,3 +52,11 @@ def test_another_kernel_is_told_with_both_reasons() -> None:
     assert "tiny-cpu: ranks first of 2 usable kernels" in text
     assert "tiny-cpu: `kernels.attention.decode` names it" in text
     assert "1 difference in the choices:" in text
+
+
+def test_a_long_name_hides_no_figure(tmp_path: Path) -> None:
+    for letter in "ab":
+        (tmp_path / f"{letter}.yaml").write_text(f"extends: ft:tiny-cpu\nname: {letter * 200}\n")
+    text = ft("diff", "./a.yaml", "./b.yaml", cwd=tmp_path).stdout
+    (line,) = (line for line in text.splitlines() if "effective context" in line)
+    assert line.split()[-2:] == ["16,384", "16,384"]

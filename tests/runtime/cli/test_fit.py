@@ -66,15 +66,25 @@ def test_too_little_memory_is_said_with_both_numbers(tmp_path: Path) -> None:
     )
 
 
+def test_what_is_said_to_fit_into_less_memory_does(tmp_path: Path) -> None:
+    root = machine(tmp_path, free=18 * GIB)
+    with pytest.raises(Failure) as failure:
+        require_fit(compile_argument("4090-qwen", ()), root=root)
+    assert failure.value.hint is not None
+    smaller = compile_argument("4090-qwen", re.findall(r"--set ([\w.=]+)", failure.value.hint))
+    assert smaller.plan.memory.host.total <= 18 * GIB
+    hint = refusal(machine(tmp_path / "cpu", free=GIB // 2)).hint
+    assert hint == "end other programs, or plan a smaller arena: `hardware.cpu.memory`"
+
+
 def test_all_that_is_missing_is_said_at_once(tmp_path: Path) -> None:
     with pytest.raises(Failure) as failure:
         require_fit(compile_argument("4090-qwen", ()), root=machine(tmp_path, free=GIB))
     assert failure.value.exit_code == 3
     lines = failure.value.text.splitlines()
-    assert lines[0].startswith("this machine has no NVIDIA GPU")
-    assert lines[1].startswith("  hint: run it where that GPU is")
-    assert lines[2].startswith("the kernel `")
-    assert lines[4].endswith("GiB of host memory, 1.00 GiB are free")
+    assert lines[0].startswith("the plan `4090-qwen` cannot run yet")
+    assert lines[1].startswith("  hint: this version runs CPU profiles only")
+    assert lines[2].endswith("GiB of host memory, 1.00 GiB are free")
 
 
 def test_the_limit_of_a_container_counts_without_its_file_pages(tmp_path: Path) -> None:

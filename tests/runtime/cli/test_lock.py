@@ -140,8 +140,9 @@ def test_a_label_of_evidence_makes_no_lock_stale(compiled: Compiled, write: Writ
         lambda text: "[]",
         lambda text: text.replace("firmtoken.plan/1", "firmtoken.plan/0"),
         lambda text: text.replace('"context"', '"contxt"', 1),
+        lambda text: "[" * 100_000,
     ],
-    ids=["cut", "empty", "a-list", "another-schema", "a-key-misspelt"],
+    ids=["cut", "empty", "a-list", "another-schema", "a-key-misspelt", "too-deep"],
 )
 @pytest.mark.parametrize("suffix", ["json", "yaml"])
 def test_what_is_no_plan_of_this_version_is_no_lock(
@@ -159,6 +160,24 @@ def test_what_is_no_plan_of_this_version_is_no_lock(
     assert failure.exit_code == 3
     assert failure.text.startswith(f"the lock `{path}` is no plan of this version: ")
     assert "\n" not in failure.text
+
+
+@pytest.mark.parametrize("text", ["2026-01-01: 1\n", "? [a]\n: 1\n", "x: 2026-13-45\n"])
+def test_what_only_yaml_can_say_is_no_lock(compiled: Compiled, tmp_path: Path, text: str) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_text(text)
+    assert "is no plan of this version" in refusal(compiled, path).text
+
+
+@pytest.mark.parametrize("blocks", [[], {"a": 1}, None])
+def test_programs_of_another_shape_are_no_lock(
+    compiled: Compiled, tmp_path: Path, blocks: object
+) -> None:
+    data = plan_to_data(compiled.plan)
+    data["programs"]["decode"]["blocks"] = blocks
+    path = tmp_path / "x.json"
+    path.write_text(json.dumps(data))
+    assert "not a complete plan" in refusal(compiled, path).text
 
 
 def test_bytes_that_are_no_text_are_no_lock(compiled: Compiled, tmp_path: Path) -> None:

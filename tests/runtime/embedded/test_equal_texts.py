@@ -67,6 +67,7 @@ def cold(
     return [lone.ask(prompt, output) for prompt, output in zip(prompts, outputs, strict=True)]
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.report(53, 57)
 def test_200_mixed_requests_say_what_they_say_alone(
     start: Callable[..., Any],

@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from firmtoken.runtime.kernels.builds import Build
+from firmtoken.runtime.kernels.builds import Build, Launch
 
 
 @triton.jit
@@ -41,16 +41,16 @@ def _build(function, num_warps: int, size: int) -> tuple[Build, ...]:
     )
 
 
-def shared(num_rows: int, num_outputs: int) -> tuple[Build, ...]:
+def shared(launch: Launch) -> tuple[Build, ...]:
     """256 KiB of shared memory."""
     return _build(transpose, 16, 256)
 
 
-def spilling(num_rows: int, num_outputs: int) -> tuple[Build, ...]:
+def spilling(launch: Launch) -> tuple[Build, ...]:
     """512 numbers a lane."""
     return _build(centre, 1, 16_384)
 
 
-def wrong(num_rows: int, num_outputs: int) -> tuple[Build, ...]:
+def wrong(launch: Launch) -> tuple[Build, ...]:
     """An error of the source."""
     return _build(unknown, 1, 32)

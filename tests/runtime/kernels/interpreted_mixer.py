@@ -218,41 +218,34 @@ def check_encode() -> None:
     near = torch.cat((codes, middles, middles * (1 + 2**-20), middles * (1 - 2**-20), rest))
     numbers = torch.cat((near, -near))
     numbers = torch.cat((numbers, numbers[: -len(numbers) % 32]))
-    for block in numbers.view(1, -1, 32).unbind(0):
-        num_rows = block.shape[0]
-        rows = batches((1,), 4, padding=num_rows - 1)[1]
-        slots = torch.arange(num_rows)
-        rows = DeviceRows(
-            **{
-                name: slots if name == "token_slots" else getattr(rows, name)
-                for name in rows.__slots__
-            }
-        )
-        kv = torch.zeros(2, num_rows, 1, 1, 32).to(torch.float8_e4m3fn)
-        qkv = torch.cat((torch.ones(num_rows, 64), block), dim=1)
-        ones = torch.ones(32)
-        qk_norm_rope_kv(
-            rows,
-            qkv=qkv,
-            q=torch.empty(num_rows, 32),
-            kv=kv,
-            q_norm=ones,
-            k_norm=ones,
-            num_q_heads=1,
-            num_kv_heads=1,
-            head_dim=32,
-            rotary_dim=16,
-            rope_theta=1e4,
-            eps=1e-6,
-            gated=False,
-            page_size=1,
-            warps=1,
-        )
-        wanted = block.clamp(-448, 448).to(torch.float8_e4m3fn)
-        found = kv[1].view(num_rows, 32)
-        assert torch.equal(found.float().isnan(), block.isnan())
-        same = found.view(torch.uint8) == wanted.view(torch.uint8)
-        assert bool((same | block.isnan()).all())
+    values = numbers.view(-1, 32)
+    num_rows = values.shape[0]
+    rows = batches((1,), 4, padding=num_rows - 1)[1]
+    rows = replace(rows, token_slots=torch.arange(num_rows))
+    kv = torch.zeros(2, num_rows, 1, 1, 32).to(torch.float8_e4m3fn)
+    ones = torch.ones(32)
+    qk_norm_rope_kv(
+        rows,
+        qkv=torch.cat((torch.ones(num_rows, 64), values), dim=1),
+        q=torch.empty(num_rows, 32),
+        kv=kv,
+        q_norm=ones,
+        k_norm=ones,
+        num_q_heads=1,
+        num_kv_heads=1,
+        head_dim=32,
+        rotary_dim=16,
+        rope_theta=1e4,
+        eps=1e-6,
+        gated=False,
+        page_size=1,
+        warps=1,
+    )
+    wanted = values.clamp(-448, 448).to(torch.float8_e4m3fn)
+    found = kv[1].view(num_rows, 32)
+    assert torch.equal(found.float().isnan(), values.isnan())
+    same = found.view(torch.uint8) == wanted.view(torch.uint8)
+    assert bool((same | values.isnan()).all())
 
 
 def check_attention() -> None:

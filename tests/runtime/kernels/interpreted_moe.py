@@ -289,4 +289,3 @@ PARTS: dict[str, Callable[[], None]] = {
 if __name__ == "__main__":
     torch.manual_seed(0)
     PARTS[sys.argv[1]]()
-    print("right")

@@ -1,20 +1,21 @@
-"""The NVFP4 kernel under Triton's interpreter against the definition: a script, run by `test_triton_nvfp4.py`.
+"""The NVFP4 kernels under Triton's interpreter against the definition: a script, run by `test_triton_nvfp4.py`.
 
     TRITON_INTERPRET=1 python interpreted_nvfp4.py
 
-Activations are bf16, which the kernel widens itself; outputs are fp32, because the interpreter truncates where a card
-rounds to bf16.
+Activations are bf16, for tiles fp32 with such numbers, because the interpreter's `dot` does not know bf16; outputs are
+fp32, because it truncates where a card rounds to bf16.
 """
 
 import torch
 from torch.nn.functional import rms_norm
 
-from firmtoken.runtime.kernels.head import NVFP4_ROWS
 from firmtoken.runtime.kernels.head.triton_nvfp4 import head
+from firmtoken.runtime.kernels.linear import NVFP4_PRODUCTS
 from firmtoken.runtime.kernels.linear.triton_nvfp4 import PackedMatrix, linear
 from firmtoken.runtime.kernels.nvfp4 import dequantise
 
-CARD = dict(NVFP4_ROWS)
+BY_ROWS = {**dict(NVFP4_PRODUCTS), "few": 99}
+BY_TILES = {**dict(NVFP4_PRODUCTS), "few": 0}
 NOT_A_NUMBER = (127, 255)
 GUARD = 16
 
@@ -54,26 +55,57 @@ def check_every_code_with_every_scale() -> None:
     scales = [byte for byte in range(256) if byte not in NOT_A_NUMBER]
     pairs = torch.tensor([low | (low + 1) << 4 for low in range(0, 16, 2)], dtype=torch.uint8)
     w = PackedMatrix(
-        packed=pairs.repeat(len(scales), 1),
-        scale=torch.tensor(scales, dtype=torch.uint8).unsqueeze(1),
+        packed=pairs.repeat(len(scales), 8),
+        scale=torch.tensor(scales, dtype=torch.uint8).unsqueeze(1).repeat(1, 8),
         globals=torch.ones(1),
     )
-    y, _ = poisoned(16, len(scales))
-    linear(None, x=torch.eye(16).bfloat16(), w=w, y=y, **CARD)
     wanted = dequantise(w.packed, w.scale.view(torch.float8_e4m3fn), 1.0).T
+    units = torch.eye(128)
+    y, _ = poisoned(128, len(scales))
+    linear(None, x=units, w=w, y=y, **BY_TILES)
     assert torch.equal(y, wanted)
+    # Rows take an interpreter longer: each code with one scale, each scale with one code.
+    few = PackedMatrix(packed=w.packed[70:74], scale=w.scale[70:74], globals=w.globals)
+    y, _ = poisoned(16, 4)
+    linear(None, x=units[:16].bfloat16(), w=few, y=y, **BY_ROWS)
+    assert torch.equal(y, wanted[:16, 70:74])
+    y, _ = poisoned(1, len(scales))
+    linear(None, x=units[7:8].bfloat16(), w=w, y=y, **BY_ROWS)
+    assert torch.equal(y, wanted[7:8])
 
 
 def check_shapes() -> None:
     """Rows for each build and beyond, outputs that fill no program, widths that end within a warp, joined parts."""
-    shapes = ((37, (5, 21), 272), (1, (), 16), (21, (1, 2, 20), 528))
+    shapes = ((19, (5, 7), 272), (1, (), 16), (5, (1, 2, 4), 528))
     for num_outputs, starts, width in shapes:
         w = random_matrix(num_outputs, starts, width)
         for num_rows in (1, 2, 5, 9):
             x = torch.randn(num_rows, width + 8)[:, :width].bfloat16()
             y, whole = poisoned(num_rows, num_outputs)
-            linear(None, x=x, w=w, y=y, **CARD)
+            linear(None, x=x, w=w, y=y, **BY_ROWS)
             close(y, whole, x.double(), weights(w))
+
+
+def check_tiles() -> None:
+    """The same for tiles, with and without a norm."""
+    for num_outputs, starts, width in ((37, (5, 21), 256), (1, (), 128)):
+        w, norm = random_matrix(num_outputs, starts, width), torch.rand(width) + 0.5
+        for num_rows in (1, 4, 5, 9, 17):
+            x = torch.randn(num_rows, width + 8).bfloat16().float()[:, :width]
+            y, whole = poisoned(num_rows, num_outputs)
+            linear(None, x=x, w=w, y=y, **BY_TILES)
+            close(y, whole, x.double(), weights(w))
+            logits, whole = poisoned(num_rows, num_outputs)
+            head(None, last=x, norm=norm, w=w, logits=logits, eps=1e-6, **BY_TILES)
+            close(logits, whole, rms_norm(x.double(), (width,), norm.double(), 1e-6), weights(w))
+
+
+def check_that_narrow_weights_go_by_rows() -> None:
+    """A width that tiles cannot have is right all the same."""
+    w, x = random_matrix(3, (), 80), torch.randn(2, 80)
+    y, whole = poisoned(2, 3)
+    linear(None, x=x, w=w, y=y, **BY_TILES)
+    close(y, whole, x.double(), weights(w))
 
 
 def check_head() -> None:
@@ -84,18 +116,19 @@ def check_head() -> None:
             torch.randn(num_rows, 272) * 10.0 ** torch.arange(-3, num_rows - 3)[:, None]
         ).bfloat16()
         logits, whole = poisoned(num_rows, 21)
-        head(None, last=last, norm=norm, w=w, logits=logits, eps=1e-6, **CARD)
+        head(None, last=last, norm=norm, w=w, logits=logits, eps=1e-6, **BY_ROWS)
         close(logits, whole, rms_norm(last.double(), (272,), norm.double(), 1e-6), weights(w))
 
 
 def check_large_and_small() -> None:
     """What comes in at the ends of the range that the file promises comes out right."""
-    w = random_matrix(16, (), 64)
+    w = random_matrix(16, (), 128)
     for exponent in (-60, 60):
-        x = (torch.randn(2, 64) * 2.0**exponent).bfloat16()
-        y, whole = poisoned(2, 16)
-        linear(None, x=x, w=w, y=y, **CARD)
-        close(y, whole, x.double(), weights(w))
+        x = (torch.randn(2, 128) * 2.0**exponent).bfloat16()
+        for given, constants in ((x, BY_ROWS), (x.float(), BY_TILES)):
+            y, whole = poisoned(2, 16)
+            linear(None, x=given, w=w, y=y, **constants)
+            close(y, whole, x.double(), weights(w))
 
 
 if __name__ == "__main__":
@@ -103,6 +136,7 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     check_every_code_with_every_scale()
     check_shapes()
+    check_tiles()
+    check_that_narrow_weights_go_by_rows()
     check_head()
     check_large_and_small()
-    print("right")

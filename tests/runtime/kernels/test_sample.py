@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from firmtoken.runtime.kernels.batch import Batch, Draw
-from firmtoken.runtime.kernels.sample import NO_TOKEN
+from firmtoken.runtime.kernels.sample.no_token import NO_TOKEN
 from firmtoken.runtime.kernels.sample.philox import philox, uniform
 from firmtoken.runtime.kernels.sample.reference import draw_token
 

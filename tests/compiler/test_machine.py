@@ -1,7 +1,8 @@
-"""What a hardware file leaves out, and what is assumed then."""
+"""What a hardware file leaves to the compiler, and what is assumed then."""
 
 import pytest
 
+from firmtoken.compiler.machine import pinnable_bytes
 from firmtoken.schema.load import load_profile
 
 WINDOWS, LINUX = "hardware.software.os=windows", "hardware.software.os=linux"
@@ -23,4 +24,4 @@ def test_of_the_host_three_quarters_can_be_pinned_and_less_under_windows(
     overrides: tuple[str, ...], pinnable: int
 ) -> None:
     asked = ("hardware.host.memory=64GiB", "hardware.host.pinnable=auto", *overrides)
-    assert load_profile("ft:4090-qwen", asked).profile.hardware.pinnable == pinnable
+    assert pinnable_bytes(load_profile("ft:4090-qwen", asked).profile.hardware) == pinnable
