@@ -254,5 +254,5 @@ def test_a_real_compiler_is_started(folder: Path, capsys: pytest.CaptureFixture[
     told = capsys.readouterr()
     assert (code, told.err) == (0, "")
     lines = [" ".join(line.split()) for line in told.out.splitlines()]
-    assert [line for line in lines if line.startswith("head triton_nvfp4 4 rows ")]
+    assert [line for line in lines if line.startswith("head triton_nvfp4 1 row ")]
     assert [line for line in lines if line.startswith("gdn triton_step finish ")]
