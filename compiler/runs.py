@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from firmtoken.compiler.happens_before import Launch
 from firmtoken.compiler.plan import Plan
 from firmtoken.compiler.sessions import cards_of, inline, session
-from firmtoken.compiler.unroll import unroll
+from firmtoken.compiler.unroll import layer_period, unroll
 
 MIN_LAYERS_BEYOND_PERIODS = 3
 CHUNKS_OF_A_PROGRAM, CHUNKS_OF_A_COMPOSITION = 2, 3
@@ -69,5 +69,4 @@ def compositions(plan: Plan, kinds: tuple[str, ...]) -> Iterator[Run]:
 
 def short_kinds(kinds: tuple[str, ...]) -> tuple[str, ...]:
     """The first layers of a model: all that a dependence can span."""
-    period = kinds.index("full") + 1 if "full" in kinds else 1
-    return kinds[: 2 * period + MIN_LAYERS_BEYOND_PERIODS]
+    return kinds[: 2 * layer_period(kinds) + MIN_LAYERS_BEYOND_PERIODS]

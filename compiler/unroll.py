@@ -83,6 +83,11 @@ def holds_true(condition: str, at: Mapping[str, int], bounds: Mapping[str, int],
     return left < limit if match["op"] == "<" else left == limit
 
 
+def layer_period(kinds: Sequence[str]) -> int:
+    """Layers after which their kinds begin anew: up to the first `full` one, or one where none is."""
+    return kinds.index("full") + 1 if "full" in kinds else 1
+
+
 def unroll(
     program: Program,
     layer_kinds: Sequence[str],

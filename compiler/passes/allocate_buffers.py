@@ -12,7 +12,7 @@ from firmtoken.compiler.places import Buffer
 from firmtoken.compiler.plan import Programs, Streams
 from firmtoken.compiler.program import BoundStep, BoundYield, Flat, Program
 from firmtoken.compiler.tensor_bytes import ELEMENT_BYTES, align_up
-from firmtoken.compiler.unroll import unroll
+from firmtoken.compiler.unroll import layer_period, unroll
 
 TOKEN_INPUT_BYTES = 3 * 8
 """Token id, position and token slot of a row."""
@@ -121,7 +121,7 @@ def _sized(
 def _largest(program: Program, facts: ModelFacts) -> Flat:
     """A run that shows every lifetime: each kind of layer followed by each, two chunks, two tiles if it has them."""
     kinds = facts.layer_kinds
-    period = kinds.index("full") + 1 if "full" in kinds else 1
+    period = layer_period(kinds)
     chunks = min(2, program.bounds["chunks"])
     tiles = min(2, program.bounds["tiles"])
     some = kinds[max(0, period - 3) : period + 1]
