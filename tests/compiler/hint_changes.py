@@ -80,6 +80,7 @@ def proposed(told: Diagnosis, folder: Path) -> Iterator[Change]:
     if not also:
         yield from larger_machines(alone, text)
         yield from written(told, alone, text)
+        yield from by_phase(told, alone, text)
         yield from beside(told, alone, text)
 
 
@@ -149,6 +150,15 @@ def written(told: Diagnosis, hint: str, text: str) -> Iterator[Change]:
             yield Change(text=replaced(told, text, word))
     if hint == "write one of them":
         yield Change(text=replaced(told, text, LITERAL.findall(told.message)[0]))
+
+
+def by_phase(told: Diagnosis, hint: str, text: str) -> Iterator[Change]:
+    """`name one for each phase: ...`: a line for each in place of the one that was refused."""
+    named = re.findall(r"`kernels\.(\w+\.\w+): (\w+)`", hint)
+    if hint.startswith("name one for each phase") and named:
+        lines = text.splitlines(keepends=True)
+        lines[told.line - 1] = "".join(f"  {row}: {kernel}\n" for row, kernel in named)
+        yield Change(text="".join(lines))
 
 
 def beside(told: Diagnosis, hint: str, text: str) -> Iterator[Change]:
