@@ -1,6 +1,7 @@
 """A kernel card: what one kernel can do, as data, so that it is chosen without importing it (D13)."""
 
 from dataclasses import dataclass, replace
+from typing import Required, TypedDict, Unpack
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +63,26 @@ class KernelCard:
     """What it is compiled with (tiles, warps) beside the op's own constants: in the plan, never tuned at run time."""
     computed: tuple[tuple[str, str], ...] = ()
     """More of these, each with the rule of `computed_constants.py` that has its number for a machine and a model."""
+    takes_shared: tuple[str, ...] = ()
+    """Formats of a shared expert that it computes in the same launch, one more expert of each row (`fold_shared`)."""
+
+
+class GpuCard(TypedDict, total=False):
+    """What `planned_gpu_card` takes."""
+
+    op: Required[str]
+    name: Required[str]
+    phases: Required[tuple[str, ...]]
+    formats: Required[tuple[str, ...]]
+    rank: Required[int]
+    because: Required[str]
+    min_capability: tuple[int, int]
+    requires: tuple[str, ...]
+    workspace: str
+    builds: str
+    constants: tuple[tuple[str, int], ...]
+    computed: tuple[tuple[str, str], ...]
+    takes_shared: tuple[str, ...]
 
 
 def planned_gpu_card(
@@ -78,6 +99,7 @@ def planned_gpu_card(
     builds: str = "",
     constants: tuple[tuple[str, int], ...] = (),
     computed: tuple[tuple[str, str], ...] = (),
+    takes_shared: tuple[str, ...] = (),
 ) -> KernelCard:
     """A card of a GPU kernel that nothing launches yet: plans may name it, `ft run` refuses it (D13)."""
     card = _without_entry(op, name, phases, formats, rank=rank, because=because, status="planned")
@@ -89,7 +111,13 @@ def planned_gpu_card(
         builds=builds,
         constants=constants,
         computed=computed,
+        takes_shared=takes_shared,
     )
+
+
+def gpu_card(*, entry: str, **card: Unpack[GpuCard]) -> KernelCard:
+    """A card of a GPU kernel that the runtime launches."""
+    return replace(planned_gpu_card(**card), entry=entry, status="ready")
 
 
 def foreign_gpu_card(

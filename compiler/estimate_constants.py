@@ -1,8 +1,8 @@
 """Every constant of the estimate, with unit and source: the same for all machines, models and profiles.
 
-None is fitted to one profile or one anchor. Changing a number here moves the predictions in
-`tests/compiler/cases/predictions-h200-qwen.yaml`, and `tests/compiler/test_estimates.py` holds all anchors against all
-of them at once. Sources: performance.md and prototype.md of the facts, DEFINITIONS.md (D).
+None is fitted to one profile or one anchor: `tests/compiler/test_estimates.py` holds all anchors against all of them
+at once. What they predicted before anybody had measured is kept in `tests/compiler/cases/predictions-h200-qwen.yaml`.
+Sources: performance.md and prototype.md of the facts, DEFINITIONS.md (D).
 """
 
 Points = tuple[tuple[float, float], ...]

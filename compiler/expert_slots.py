@@ -1,9 +1,9 @@
 """The layout of an expert slot: which tensors lie where in its bytes."""
 
 from firmtoken.compiler.plan import SlotPart
+from firmtoken.compiler.tensor_bytes import NVFP4_BLOCK
 
 SLOT_ALIGN = 256
-NVFP4_BLOCK = 16
 BYTES = {"fp32": 4, "bf16": 2}
 
 

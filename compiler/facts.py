@@ -9,6 +9,23 @@ from firmtoken.compiler.plan import FrontierRow, PlanWarning, Programs, Streams
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TensorPart:
+    """One tensor of the checkpoint, whole or among those that are joined by rows."""
+
+    name: str
+    """In full; the prefix `model.` is logical, `{l}` is the layer."""
+    shape: tuple[int, ...]
+    """Of the numbers that it stands for, as the checkpoint has them: [out, in], a convolution [C, 1, K]."""
+    format: str
+    """In which the checkpoint has it."""
+
+    @property
+    def source(self) -> str:
+        """Its module, or the parameter itself."""
+        return self.name.removesuffix(".weight")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TensorFacts:
     """One read-only tensor name of a family, before it has a place."""
 
@@ -20,11 +37,18 @@ class TensorFacts:
     """As the device keeps it: `fp32`, `bf16`, `fp8` or `nvfp4`."""
     bytes: int
     """One tensor, scales included."""
-    sources: tuple[str, ...]
-    """Module names in the checkpoint, concatenated by rows; `{l}` is the layer."""
+    parts: tuple[TensorPart, ...]
+    """Lie below each other, in this order."""
+    kept: str = ""
+    """The format of all parts on the device, where it is not the checkpoint's."""
     add: float = 0.0
     read_by_decode: bool = True
     """Whether a decode step reads all of it (the embedding table is not)."""
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Modules or parameters of the checkpoint, concatenated by rows."""
+        return tuple(part.source for part in self.parts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +147,8 @@ class Batches:
 
     max_num_seqs: int
     graph_batch_sizes: tuple[int, ...]
+    prefill_graph_rows: tuple[int, ...]
+    """Rows at which prefill is captured, if all experts are resident; none without graphs."""
     mixer_tile: int
     moe_chunk: int
     columns: int
@@ -166,6 +192,8 @@ class Laid:
     """Expert tables, recency, miss lists, maps; 0 when resident."""
     launches: int
     """Kernel launches of one decode step."""
+    prefill_launches: int
+    """Kernel launches of a prompt that is one tile."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

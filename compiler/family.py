@@ -35,6 +35,10 @@ class CheckpointConfig:
     granted: Mapping[str, object]
     """The same, but a missing key means this value."""
     parts: tuple[CheckpointPart, ...]
+    prefix: str = "model."
+    """How its published files spell the logical prefix `model.`."""
+    stacks_plain_experts: bool = False
+    """Whether a release that is not quantised has one tensor for gate and up of a whole layer, and one for down."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

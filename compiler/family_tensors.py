@@ -1,14 +1,14 @@
 """Dense tensors and activations of a family as facts: shapes, formats, bytes, and where the checkpoint has them."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from firmtoken.compiler.facts import TensorFacts, ValueFacts
+from firmtoken.compiler.facts import TensorFacts, TensorPart, ValueFacts
 from firmtoken.compiler.tensor_bytes import tensor_bytes
-from firmtoken.schema.model import Geometry
+from firmtoken.schema.model import Geometry, Quantization
 
-Parts = dict[str, tuple[int, str]]
-"""Source in the checkpoint -> (rows, format in which the checkpoint has them)."""
+PLAIN = "bf16"
+"""What no export quantises, in all published files (facts/models.md 3.1, 3.3)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,78 +22,89 @@ class DenseTensors:
         self,
         name: str,
         axis: str,
-        shape: tuple[int, ...],
-        parts: Parts,
-        *,
+        *parts: TensorPart,
+        kept: str = "",
         add: float = 0.0,
         read_by_decode: bool = True,
     ) -> TensorFacts:
-        """One name: its parts lie below each other, and the first one's format chooses the kernel for all."""
-        _, first_format = next(iter(parts.values()))
-        columns = shape[1:]
+        """One name: its parts lie below each other, and the first one's format chooses the kernel for all.
+
+        `kept`: the format on the device where it is not the checkpoint's.
+        """
+        kept = self.override or kept
+        # Of a depthwise convolution [C, 1, K] nobody needs the 1.
+        columns = parts[0].shape[1:] if len(parts[0].shape) < 3 else parts[0].shape[2:]
+        rows = [part.shape[0] for part in parts]
         return TensorFacts(
             name=name,
             axis=axis,
-            shape=shape,
-            dtype=self.override or first_format,
+            shape=(sum(rows), *columns),
+            dtype=kept or parts[0].format,
             bytes=sum(
-                tensor_bytes((rows, *columns), self.override or format_name)
-                for rows, format_name in parts.values()
+                tensor_bytes((part.shape[0], *columns), kept or part.format) for part in parts
             ),
-            sources=tuple(parts),
+            parts=parts,
+            kept=kept,
             add=add,
             read_by_decode=read_by_decode,
         )
+
+    def parameter(self, name: str, axis: str, size: int, source: str) -> TensorFacts:
+        """A vector that is no module's weight; what is computed from it needs fp32."""
+        part = TensorPart(name=source, shape=(size,), format=PLAIN)
+        return self.tensor(name, axis, part, kept="fp32")
 
     def norm(
         self, name: str, axis: str, size: int, source: str, *, add: float = 0.0
     ) -> TensorFacts:
         """Norm weights are kept in fp32: w near 0 loses bits once 1 is added in bf16."""
-        return self.tensor(name, axis, (size,), {source: (size, "fp32")}, add=add)
+        return self.tensor(name, axis, matrix(source, size), kept="fp32", add=add)
 
     def embed(self, geometry: Geometry, format_name: str) -> TensorFacts:
         """The token embedding; a decode step reads a few rows of it only."""
-        rows = geometry.vocab_size
-        return self.tensor(
-            "embed",
-            "",
-            (rows, geometry.hidden_size),
-            {"model.embed_tokens": (rows, format_name)},
-            read_by_decode=False,
+        table = matrix(
+            "model.embed_tokens", geometry.vocab_size, geometry.hidden_size, format_name=format_name
         )
+        return self.tensor("embed", "", table, read_by_decode=False)
 
     def lm_head(self, geometry: Geometry, format_name: str) -> TensorFacts:
         """The output head."""
-        rows = geometry.vocab_size
-        return self.tensor(
-            "lm_head", "", (rows, geometry.hidden_size), {"lm_head": (rows, format_name)}
-        )
+        head = matrix("lm_head", geometry.vocab_size, geometry.hidden_size, format_name=format_name)
+        return self.tensor("lm_head", "", head)
 
     def attention(
-        self, geometry: Geometry, format_name: str, prefix: str, *, q_rows: int
+        self, geometry: Geometry, formats: Quantization, prefix: str, *, q_rows: int
     ) -> tuple[TensorFacts, TensorFacts]:
         """Projections of full attention: `q_rows` of q (twice the heads' width where a gate is among them), k, v; o."""
         hidden = geometry.hidden_size
         kv_rows = geometry.num_kv_heads * geometry.head_dim
-        parts = {
-            prefix + "q_proj": (q_rows, format_name),
-            prefix + "k_proj": (kv_rows, format_name),
-            prefix + "v_proj": (kv_rows, format_name),
-        }
-        columns = q_columns(geometry)
+
+        def projection(name: str, rows: int, columns: int) -> TensorPart:
+            return matrix(prefix + name, rows, columns, format_name=formats.attention)
+
+        out = projection("o_proj", hidden, q_columns(geometry))
         return (
-            self.tensor("qkv_proj", "full", (q_rows + 2 * kv_rows, hidden), parts),
             self.tensor(
-                "attn_out", "full", (hidden, columns), {prefix + "o_proj": (hidden, format_name)}
+                "qkv_proj",
+                "full",
+                projection("q_proj", q_rows, hidden),
+                projection("k_proj", kv_rows, hidden),
+                projection("v_proj", kv_rows, hidden),
+            ),
+            self.tensor(
+                "attn_out", "full", replace(out, format=formats.attention_out or formats.attention)
             ),
         )
 
     def router(self, geometry: Geometry, format_name: str, source: str) -> TensorFacts:
         """The gate that scores experts."""
-        rows = geometry.num_experts
-        return self.tensor(
-            "router", "layer", (rows, geometry.hidden_size), {source: (rows, format_name)}
-        )
+        gate = matrix(source, geometry.num_experts, geometry.hidden_size, format_name=format_name)
+        return self.tensor("router", "layer", gate)
+
+
+def matrix(source: str, *shape: int, format_name: str = PLAIN) -> TensorPart:
+    """The weight of a module."""
+    return TensorPart(name=f"{source}.weight", shape=shape, format=format_name)
 
 
 def dense_tensors(device_kind: str) -> DenseTensors:

@@ -1,6 +1,7 @@
 """Keyword arguments that geometry fixes for every launch of an op."""
 
 from firmtoken.compiler.facts import CacheChoice, ModelFacts
+from firmtoken.compiler.prescribed_routes import CONVERSATION
 from firmtoken.schema.model import Geometry
 
 Constants = dict[str, int | float | str]
@@ -41,6 +42,7 @@ def kernel_constants(
         "gdn": _gdn_constants(geometry),
         "route": {"num_experts_per_token": geometry.num_experts_per_token},
         "route_sigmoid": {"num_experts_per_token": geometry.num_experts_per_token},
+        "prescribe": {"conversation": CONVERSATION},
         "admit": {"num_experts": geometry.num_experts},
         "moe_gate_up": experts,
         "moe_down": experts,

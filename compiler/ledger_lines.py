@@ -1,6 +1,6 @@
 """The lines of both ledgers: what each byte is for, from the numbers of a split. No line is a remainder."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from firmtoken.compiler.facts import (
     Batches,
@@ -15,9 +15,11 @@ from firmtoken.compiler.ledger import Ledger, Line
 from firmtoken.compiler.machine import Machine
 from firmtoken.compiler.quantities import size
 from firmtoken.compiler.tensor_bytes import ALIGN, align_up
+from firmtoken.compiler.workspaces import workspace_line
 
-GRAPH_NODE_BYTES = 16 * 1024
-"""Device memory of a captured graph, per launch (prototype.md 2.4: 10 to 16 KiB reported)."""
+GRAPH_NODE_BYTES = 4 * 1024
+"""Device memory of a captured graph, per launch: 1.4 KiB measured on an H200 (runtime/kernels/NOTES.md), 10 to 16 KiB
+reported of older drivers (prototype.md 2.4)."""
 MARGIN_BYTES = 128 * 2**20
 """For the driver's own growth: fixed, since a share of a large card would buy nothing (prototype.md 2.4)."""
 PROCESS_BYTES = {"cpu": 2**30, "cuda": 3 * 2**30}
@@ -102,7 +104,7 @@ def fixed_lines(
 def _workspace_lines(workspaces: Iterable[Workspace]) -> Iterator[Line]:
     for workspace in workspaces:
         yield line(
-            f"workspace.{workspace.name}",
+            workspace_line(workspace.name),
             unit_bytes=workspace.bytes,
             source=workspace.source,
             because=workspace.because,
@@ -115,6 +117,7 @@ def _cuda_lines(
     if machine.kind != "cuda":
         return ()
     sizes = batches.graph_batch_sizes if captured else ()
+    rows = batches.prefill_graph_rows if captured and laid.placement == "resident" else ()
     return (
         line(
             "cuda_context",
@@ -124,12 +127,11 @@ def _cuda_lines(
         ),
         line(
             "graphs",
-            unit_bytes=laid.launches * GRAPH_NODE_BYTES,
-            count=len(sizes),
-            unit="graph",
+            unit_bytes=GRAPH_NODE_BYTES,
+            count=laid.launches * len(sizes) + laid.prefill_launches * len(rows),
+            unit="launch",
             source="documented",
-            because=f"{laid.launches} launches of 16 KiB for each decode batch of "
-            f"{', '.join(map(str, sizes))}",
+            because=_graphs_because(laid, sizes, rows),
         ),
         line(
             "margin",
@@ -139,6 +141,14 @@ def _cuda_lines(
             because="growth inside the driver that nobody announces",
         ),
     )
+
+
+def _graphs_because(laid: Laid, sizes: Iterable[int], rows: Sequence[int]) -> str:
+    decode = f"{laid.launches} launches for each decode batch of {', '.join(map(str, sizes))}"
+    if not rows:
+        return decode
+    prompts = ", ".join(map(str, rows))
+    return f"{decode}; {laid.prefill_launches} for prompts of up to {prompts} tokens"
 
 
 def state_slots(facts: ModelFacts, requests: int) -> int:

@@ -14,6 +14,9 @@ from firmtoken.compiler.tensor_bytes import ELEMENT_BYTES
 EXPERT_PARTS = {"moe_gate_up": 2 / 3, "moe_down": 1 / 3}
 """Of an expert's three matrices, all of one size, the part that each op reads."""
 
+LOOKED_UP = ("embed", "prescribe")
+"""Ops that read one row of a table for each token."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
@@ -40,7 +43,7 @@ class Load:
 def load_of(bound: BoundStep, facts: ModelFacts, costs: Costs, rows: Rows) -> Load:
     """Load of a launch, copies of experts excepted: those depend on what is missing."""
     op = bound.step.op
-    if op == "embed":
+    if op in LOOKED_UP:
         (table,) = _tensors(bound, facts)
         return Load(device_bytes=rows.tokens * table.shape[1] * ELEMENT_BYTES[table.dtype])
     read = float(sum(tensor.bytes for tensor in _tensors(bound, facts)))

@@ -80,6 +80,13 @@ OPS = (
         note="the k experts with the largest sigmoid(logit) + bias, weighted by their sigmoids over the sum of those k",
     ),
     Op(
+        name="prescribe",
+        reads=("ids",),
+        writes=("ids",),
+        weights=("routes",),
+        note="ids[T,k] by position from routes[P,k], over what the router chose; padded rows keep -1",
+    ),
+    Op(
         name="resolve",
         reads=("ids?", "table"),
         writes=("map", "miss"),
@@ -103,13 +110,15 @@ OPS = (
     Op(
         name="moe_gate_up",
         reads=("x", "ids?", "slots?", "map?", "experts"),
-        writes=("a",),
+        writes=("a", "shared_a?", "share?"),
+        weights=("shared_gate_up?", "shared_gate?"),
         note="a[T*k,I] = silu(gate x) * (up x); experts addressed by ids, ids through map, or slots",
     ),
     Op(
         name="moe_down",
-        reads=("a", "ids?", "slots?", "map?", "experts", "rows?"),
-        writes=("rows",),
+        reads=("a", "ids?", "slots?", "map?", "experts", "rows?", "shared_a?", "share?"),
+        writes=("rows", "s?"),
+        weights=("shared_down?",),
         indices=("block",),
         note="rows[T*k,H] = down a; a later wave keeps the rows of the earlier ones; a block has some of the H columns",
     ),
@@ -160,6 +169,12 @@ OPS = (
         note="tokens[S] by each sequence's sampling, D19",
     ),
 )
+
+SHARED_OPERANDS = {
+    "moe_gate_up": ("shared_gate_up", "shared_gate", "shared_a", "share"),
+    "moe_down": ("shared_down", "shared_a", "share", "s"),
+}
+"""What these ops have beside their own operands where they do the shared expert too: only of kernels that take it."""
 
 OP_NAMES = tuple(op.name for op in OPS)
 

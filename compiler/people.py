@@ -33,14 +33,15 @@ def expectations(plan: Plan) -> tuple[tuple[str, str], ...]:
 
 def not_runnable(plan: Plan) -> str:
     """What a reader must know of a plan that nothing can launch yet; empty if all of its kernels are ready."""
-    if all(row.status != "planned" for row in plan.kernels):
+    planned = dict.fromkeys(f"`{row.op}`" for row in plan.kernels if row.status == "planned")
+    if not planned:
         return ""
     compiled = sum(row.evidence == COMPILED for row in plan.kernels)
     known = (
         f"{compiled} of its {len(plan.kernels)} kernels are" if compiled else "no kernel of it is"
     )
     return (
-        f"cannot run yet: the CUDA runtime is not written; {known} known to compile for this card "
+        f"cannot run yet: no kernel is written for {', '.join(planned)}; {known} known to compile for this card "
         "(`ft check --kernels`)"
     )
 

@@ -19,6 +19,7 @@ from firmtoken.compiler.passes.choose_kernels import choose_kernels
 from firmtoken.compiler.passes.choose_slot_format import choose_slot_format
 from firmtoken.compiler.passes.describe_model import describe_model
 from firmtoken.compiler.passes.estimate import estimate
+from firmtoken.compiler.passes.fold_shared import fold_shared
 from firmtoken.compiler.passes.lower import lower
 from firmtoken.compiler.passes.name_kernels import (
     formats_of,
@@ -79,6 +80,7 @@ def draft_plan(profile: Profile, cards: Sequence[KernelCard], *, advised: bool =
                 split,
                 candidates.slot_bytes,
                 shares_banks=fits.machine.shares_banks,
+                pins=fits.machine.kind == "cuda",
             ),
             schedule=schedule,
             estimates=estimate(
@@ -173,11 +175,18 @@ def lay_out(
     formats = formats_of(facts, cache, slot_format)
     used = used_kernels(tuple(programs for programs, _ in placed.values()), formats)
     kernels = choose_kernels(profile, facts, batches, cache, used, cards)
+    named = {key for key, choice in profile.kernels.items() if isinstance(choice, str)}
+    programs, streams = placed["resident"]
+    placed["resident"] = fold_shared(programs, formats, kernels, cards, named), streams
     laid = {}
     for layout, (programs, streams) in placed.items():
-        named = name_kernels(programs, formats, kernels)
         laid[layout] = allocate_buffers(
-            facts, batches, named, streams, layout=layout, page_size=cache.page_size
+            facts,
+            batches,
+            name_kernels(programs, formats, kernels),
+            streams,
+            layout=layout,
+            page_size=cache.page_size,
         )
     parts = slot_parts(slot_format, facts.hidden_size, facts.expert_width)
     candidates = Candidates(

@@ -4,6 +4,15 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WeightPart:
+    """One of the matrices that are joined to a weight row."""
+
+    rows: int
+    format: str
+    """As the device keeps it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Weight:
     """Read-only tensors of one name: one per layer on `axis`, or one (`axis` empty).
 
@@ -21,6 +30,8 @@ class Weight:
     shape: tuple[int, ...]
     sources: tuple[str, ...]
     """Module names in the checkpoint, concatenated by rows; `{l}` is the layer. Prefix `model.` is logical."""
+    parts: tuple[WeightPart, ...]
+    """What each source becomes; `weight_sections.py` says where its bytes lie."""
     add: float
     """Added in fp32 at load (1.0 for zero-centred norm weights)."""
 
@@ -68,3 +79,5 @@ class Space:
     line: str
     shared: bool
     """A segment of the server's: it outlives the engine (D11)."""
+    pinned_piece: int = 0
+    """Bytes of it that are locked at once for copies to and from a GPU; 0 = none are. No copy crosses two pieces."""

@@ -55,11 +55,13 @@ class PlanModel:
     family: str
     dialect: str
     source: dict[str, str]
-    """`{path}`, `{hub, revision}` or `{synthetic}`: where the weights are; outside the fingerprint."""
+    """`{path}`, `{hub, revision}` or `{synthetic.seed}`: where the weights are; a path is outside the fingerprint."""
     layer_kinds: tuple[str, ...]
     """`linear` or `full`, per layer."""
     geometry: dict[str, int | float]
     """The profile's geometry, flattened: `linear.num_key_heads` etc."""
+    quantization: dict[str, str]
+    """The profile's: in which format the checkpoint has each part."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,6 +205,8 @@ class Schedule:
     decode_every_units: int
     """A decode step may run at every n-th yield of a prefill."""
     graph_batch_sizes: tuple[int, ...]
+    prefill_graph_rows: tuple[int, ...]
+    """A prompt of one request and no more rows is padded to the next of these, and its prefill is a graph."""
     deadlines: Deadlines
     because: str
 

@@ -63,8 +63,9 @@ def _three(value: float) -> str:
 
 
 def count(number: int, noun: str) -> str:
-    """`1 request`, `4 requests`."""
-    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+    """`1 request`, `4 requests`, `4 launches`."""
+    plural = "es" if noun.endswith(("ch", "sh", "s", "x")) else "s"
+    return f"{number:,} {noun}" + ("" if number == 1 else plural)
 
 
 def shorthand(tokens: int) -> str:

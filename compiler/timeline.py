@@ -40,7 +40,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "routed experts": ("moe_gate_up", "moe_down", "combine"),
     "projections": ("linear", "shared_expert", "embed", "head"),
     "attention, GDN": ("attention", "gdn", "qk_norm_rope_kv", "row_norm_rope_kv"),
-    "routing, admission": ("route", "route_sigmoid", "resolve", "admit", "mark"),
+    "routing, admission": ("route", "route_sigmoid", "prescribe", "resolve", "admit", "mark"),
     "norms, sampling": ("add_norm", "sample"),
     "copies": ("fetch", "restore", "snapshot", "copy"),
     "enqueueing": ("enqueue",),

@@ -8,11 +8,20 @@ from dataclasses import dataclass
 
 from firmtoken.compiler.choices import KernelChoice
 from firmtoken.compiler.facts import Batches, ModelFacts, Workspace
+from firmtoken.compiler.tensor_bytes import align_up
+from firmtoken.schema.model import LinearGeometry
 from firmtoken.schema.profile import Profile
 
 MIB = 2**20
 GDN_CHUNK = 64
 """Rows of a chunk of the gated delta net."""
+SAMPLE_CHUNK = 2048
+SAMPLE_DIGITS = 16
+"""Logits of a chunk, and values of a digit, in `sample/digits.py`."""
+SMALLEST_TILE = 16
+"""Rows of the smallest tile of an expert's pairs: tensor cores take no fewer with profit."""
+PAIR_CHUNK = 256
+"""Pairs that one program puts in order; it may be more."""
 FLASHINFER_SLACK = 16 * MIB
 FLASHINFER_GRAIN = 2 * MIB
 """Both beyond the formula, so that it gives the sizes of prototype.md 2.1: 144 MiB there (RTX 4090, Qwen), 158 MiB
@@ -31,12 +40,21 @@ class Sizes:
     q_heads: int
     kv_heads: int
     head_dim: int
+    hidden_size: int
     expert_width: int
+    shared_width: int
+    experts: int
+    vocab: int
     recurrent_elements: int
     """State of one linear layer and sequence."""
+    linear: LinearGeometry | None
+    """Its heads, if the model has such layers."""
     requests: int
     tile: int
     """Rows of the largest launch of a mixer."""
+    chunk: int
+    """Rows of the largest launch of experts."""
+    experts_per_token: int
 
 
 def sizes_of(profile: Profile, facts: ModelFacts, batches: Batches) -> Sizes | None:
@@ -50,10 +68,17 @@ def sizes_of(profile: Profile, facts: ModelFacts, batches: Batches) -> Sizes | N
         q_heads=geometry.num_q_heads,
         kv_heads=geometry.num_kv_heads,
         head_dim=geometry.head_dim,
+        hidden_size=geometry.hidden_size,
         expert_width=geometry.moe_intermediate_size,
+        shared_width=facts.shared_width,
+        experts=geometry.num_experts,
+        vocab=facts.vocab_size,
         recurrent_elements=facts.recurrent_elements,
+        linear=geometry.linear,
         requests=batches.max_num_seqs,
         tile=batches.mixer_tile,
+        chunk=batches.moe_chunk,
+        experts_per_token=geometry.num_experts_per_token,
     )
 
 
@@ -81,8 +106,66 @@ def _split_kv(sizes: Sizes) -> int:
 
 
 def _gdn_chunks(sizes: Sizes) -> int:
-    """The state before each chunk of a tile in bf16: each sequence may end with a chunk that is not full (D6)."""
-    return (-(-sizes.tile // GDN_CHUNK) + sizes.requests) * sizes.recurrent_elements * 2
+    """In bf16 the state before each chunk of a tile, and for each of its rows queries, keys, and what a chunk reads of
+    the state and adds to it; a sum of decays for each row and head in fp32.
+
+    A sequence may begin and end within a chunk.
+    """
+    linear = sizes.linear
+    assert linear is not None, "no other model has a kernel with it"
+    chunks = -(-sizes.tile // GDN_CHUNK) + 2 * sizes.requests
+    keys = 2 * linear.num_key_heads * linear.key_head_dim
+    changes = linear.num_value_heads * (linear.key_head_dim + linear.value_head_dim)
+    row = (keys + changes) * 2 + linear.num_value_heads * 4
+    return chunks * sizes.recurrent_elements * 2 + sizes.tile * row
+
+
+def _sample(sizes: Sizes) -> int:
+    """For each chunk of logits its maximum, where that is, and counts by digit; and four marks a row."""
+    chunks = -(-sizes.vocab // SAMPLE_CHUNK)
+    return sizes.requests * (chunks * (4 + 4 + 2 * SAMPLE_DIGITS * 8) + 2 * 4 * 8)
+
+
+def _head(sizes: Sizes) -> int:
+    """A row of each sequence in bf16."""
+    return sizes.requests * sizes.hidden_size * 2
+
+
+def _route(sizes: Sizes) -> int:
+    """Logits of a decode batch in fp32, and how many programs of a row have arrived."""
+    return sizes.requests * (sizes.experts + 1) * 4
+
+
+def _shared_expert(sizes: Sizes) -> int:
+    """What lies between the two halves of a decode batch in bf16, and each row's share in fp32."""
+    return align_up(sizes.requests * sizes.shared_width * 2) + sizes.requests * 4
+
+
+def most_pair_tiles(pairs: int, experts: int, rows: int) -> int:
+    """Tiles of so many rows that pairs can make: each expert, and padded rows, may have one that is not full."""
+    return pairs // rows + min(experts + 1, pairs)
+
+
+def pair_bins(experts: int) -> int:
+    """Experts, padded pairs and those beyond the end of a chunk, as a power of two."""
+    return 1 << (experts + 1).bit_length()
+
+
+def _operand_order(sizes: Sizes) -> int:
+    """The most that a product with NVFP4 weights and many rows needs: a copy of its rows in bf16 (of a chunk for
+    experts, of a tile for a mixer), and what lies between its launches.
+
+    For experts, in int32, the order of pairs, slot and ends of each tile, and two numbers for each expert and chunk of
+    pairs; for the shared one `a` in bf16 and each row's share in fp32.
+    """
+    pairs = sizes.chunk * sizes.experts_per_token
+    tiles = most_pair_tiles(pairs, sizes.experts, SMALLEST_TILE)
+    hidden = sizes.chunk * sizes.hidden_size * 2
+    counts = -(-pairs // PAIR_CHUNK) * pair_bins(sizes.experts)
+    experts = hidden + (pairs + 3 * tiles + 1 + 2 * counts) * 4
+    shared = hidden + sizes.chunk * (sizes.shared_width * 2 + 4)
+    mixer = sizes.tile * max(sizes.hidden_size, sizes.q_heads * sizes.head_dim) * 2
+    return align_up(max(experts, shared, mixer))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +176,8 @@ class Backend:
     source: str
     """`computed`, or `documented` where the numbers are a vendor's."""
     because: str
+    space: bool = True
+    """Its bytes are a space of the plan, which a kernel gets as `workspace`; else the library allocates them itself."""
 
 
 BACKENDS: Mapping[str, Backend] = {
@@ -102,17 +187,39 @@ BACKENDS: Mapping[str, Backend] = {
         because="partial results of attention for two blocks on each multiprocessor",
     ),
     "cublas": Backend(
-        bytes=_cublas, source="documented", because="the vendor's products, one handle, one stream"
+        bytes=_cublas,
+        source="documented",
+        because="the vendor's products, one handle, one stream",
+        space=False,
     ),
     "split_kv": Backend(
         bytes=_split_kv,
         source="computed",
         because="partial results of sequences that are split over all multiprocessors",
     ),
+    "sample": Backend(
+        bytes=_sample, source="computed", because="what a draw knows of each part of the logits"
+    ),
+    "head": Backend(
+        bytes=_head,
+        source="computed",
+        because="normed rows, before the product with the output head",
+    ),
+    "route": Backend(
+        bytes=_route, source="computed", because="scores of experts, before the best are taken"
+    ),
+    "shared_expert": Backend(
+        bytes=_shared_expert, source="computed", because="what lies between its two halves"
+    ),
+    "operand_order": Backend(
+        bytes=_operand_order,
+        source="computed",
+        because="rows as products with NVFP4 weights read them, and what lies between their launches",
+    ),
     "gdn_chunks": Backend(
         bytes=_gdn_chunks,
         source="computed",
-        because="the state before each chunk of a tile of linear attention",
+        because="states and rows between the launches of a tile of linear attention",
     ),
 }
 
@@ -120,6 +227,14 @@ BACKENDS: Mapping[str, Backend] = {
 def workspace_bytes(backend: str, sizes: Sizes | None) -> int:
     """What kernels of a backend share; nothing for a kernel that names none."""
     return BACKENDS[backend].bytes(sizes) if backend and sizes is not None else 0
+
+
+def workspace_line(backend: str) -> str:
+    """Its ledger line, and its space if it has one."""
+    return f"workspace.{backend}"
+
+
+WORKSPACE_SPACES = tuple(workspace_line(name) for name, row in BACKENDS.items() if row.space)
 
 
 def workspaces_of(kernels: Sequence[KernelChoice], sizes: Sizes | None) -> tuple[Workspace, ...]:

@@ -26,12 +26,22 @@ NOT_EXTENDED: Mapping[Kind, tuple[str, ...]] = {
 }
 """What a profile says of itself alone: "on one RTX 4090" is untrue of one that extends it for another card."""
 LOG_FILE = ("server", "log_file")
-LOG_FILE_WORDS = ("auto", "off")
-"""Values of that field that are no path; a file of that name is `./auto`."""
+TEXT = ("perplexity", "text")
+WORDS: Mapping[tuple[str, ...], tuple[str, ...]] = {
+    LOG_FILE: ("auto", "off"),
+    TEXT: ("auto",),
+    ("model", *TEXT): ("auto",),
+}
+"""Values of these fields that are no path; a file of that name is `./auto`."""
 PATHS: Mapping[Kind, tuple[tuple[str, ...], ...]] = {
-    "": (("model", "source", "path"), ("server", "api_keys", "file"), LOG_FILE),
+    "": (
+        ("model", "source", "path"),
+        ("model", *TEXT),
+        ("server", "api_keys", "file"),
+        LOG_FILE,
+    ),
     "hardware": (),
-    "model": (("source", "path"),),
+    "model": (("source", "path"), TEXT),
 }
 """Values that name something on disk, relative to the file in which they are written."""
 
@@ -77,8 +87,7 @@ class Assembly:
         entries = (entry for entry in node.entries if entry.key != EXTENDS)
         own = replace(node, entries=tuple(entries))
         for steps in PATHS[kind]:
-            words = LOG_FILE_WORDS if steps == LOG_FILE else ()
-            own = absolute(own, steps, file.path.parent, words)
+            own = absolute(own, steps, file.path.parent, WORDS.get(steps, ()))
         if kind == "":
             settled = (self.part(entry, file, chain) for entry in own.entries)
             own = replace(own, entries=tuple(entry for entry in settled if entry is not None))

@@ -9,7 +9,14 @@ from firmtoken.schema.section import Section
 Json = dict[str, "Json"] | list["Json"] | str | int | float | bool | None
 
 LEFT_OUT = frozenset(
-    {"name", "description", "server", "model.source.path", "hardware.host.threads"}
+    {
+        "name",
+        "description",
+        "server",
+        "model.perplexity",
+        "model.source.path",
+        "hardware.host.threads",
+    }
 )
 """Fields that change no choice (D9, D12)."""
 

@@ -81,6 +81,8 @@ class Quantization(Section):
     """The output head."""
     attention: Format = "bf16"
     """Projections of the full-attention layers."""
+    attention_out: Format | None = None
+    """Their output projection, where it is stored otherwise than those of queries, keys and values."""
     linear_attention: Format = "bf16"
     """Large projections of the linear-attention layers."""
     embedding: Format = "bf16"
@@ -103,8 +105,14 @@ class HubSource(Section):
 
     hub: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+/[A-Za-z0-9._-]+$")]
     """`ORG/NAME`."""
-    revision: Annotated[str, Field(min_length=1)] = "main"
-    """A commit, tag or branch."""
+    revision: Annotated[
+        str,
+        Field(
+            min_length=1,
+            pattern=r"^[A-Za-z0-9_+-][A-Za-z0-9._+-]*(/[A-Za-z0-9_+-][A-Za-z0-9._+-]*)*$",
+        ),
+    ] = "main"
+    """A commit, tag or branch. What a branch means can change between two starts; a commit, in 40 digits, cannot."""
 
 
 class Synthetic(Section):
@@ -112,6 +120,11 @@ class Synthetic(Section):
 
     seed: Annotated[int, Field(ge=0, lt=2**63)]
     """Equal seeds give equal weights."""
+    routes: Literal["q36", "fnx", "q30", "nem"] | None = None
+    """Experts by position, with the statistics of a real router: a random one gives a cache nothing to find.
+
+    `null`: what the random router chooses.
+    """
 
 
 class SyntheticSource(Section):
@@ -151,6 +164,18 @@ Source = Annotated[
 ]
 
 
+class Perplexity(Section):
+    """How the engine sees, at a checkpoint's first start, that its weights are read right."""
+
+    text: Annotated[str, Field(min_length=1)] = "auto"
+    """A file of a few hundred words, relative to the file this is written in; between ⟪ and ⟫ what counts, if not all.
+
+    `auto`: the opening of a well-known book.
+    """
+    max: Annotated[float, Field(gt=1, le=1_000_000)] = 100.0
+    """The largest perplexity of it that is believed: 1 is certainty, the vocabulary's size is knowing nothing."""
+
+
 class Model(Section):
     """What is served."""
 
@@ -164,5 +189,7 @@ class Model(Section):
     """The number format of each part."""
     dialect: Annotated[str, Field(pattern=r"^[a-z0-9_]+$")]
     """How it spells reasoning and tool calls: a file of runtime/dialects/."""
+    perplexity: Perplexity = Perplexity()
+    """What its first start is measured against."""
     source: Source
     """Where the checkpoint is."""

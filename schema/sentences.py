@@ -126,6 +126,7 @@ def length(side: str, key: str, noun: str, remedy: str) -> Callable[[ErrorDetail
 PATTERNS: Mapping[str, str] = {
     "compute_capability": 'for example `"8.9"`',
     "hub": "for example `nvidia/Qwen3.6-35B-A3B-NVFP4`",
+    "revision": "a branch, a tag, or the 40 digits of a commit",
     "family": "for example `qwen3_5_moe`",
     "dialect": "for example `qwen3_5`",
     "kernels": "a key is an op, or an op and a phase: `moe_gate_up` or `moe_gate_up.decode`",

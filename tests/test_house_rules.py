@@ -89,6 +89,7 @@ def test_torch_is_not_written_in_the_rooms_of_the_parent() -> None:
         "firmtoken.runtime.cli.launch",
         "firmtoken.runtime.cli.service",
         "firmtoken.runtime.cli.bench",
+        "firmtoken.runtime.cli.hub_model",
         "firmtoken.runtime.server.app",
     ],
 )

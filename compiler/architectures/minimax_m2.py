@@ -37,22 +37,19 @@ def describe(model: Model, device_kind: str) -> ModelFacts:
 
 def _tensors(model: Model, dense: DenseTensors) -> tuple[TensorFacts, ...]:
     geometry, formats = model.geometry, model.quantization
-    hidden, experts_per_layer = geometry.hidden_size, geometry.num_experts
+    hidden = geometry.hidden_size
     k_rows = geometry.num_kv_heads * geometry.head_dim
     return (
         dense.embed(geometry, formats.embedding),
         dense.norm("in_norm", "layer", hidden, LAYER + "input_layernorm"),
         dense.norm("post_norm", "layer", hidden, LAYER + "post_attention_layernorm"),
-        *dense.attention(geometry, formats.attention, FULL, q_rows=q_columns(geometry)),
+        *dense.attention(geometry, formats, FULL, q_rows=q_columns(geometry)),
         dense.norm("q_norm", "full", q_columns(geometry), FULL + "q_norm"),
         dense.norm("k_norm", "full", k_rows, FULL + "k_norm"),
         dense.router(geometry, formats.router, MLP + "gate"),
         # A sum with sigmoids decides who is chosen: bf16 would make ties.
-        dense.tensor(
-            "router_bias",
-            "layer",
-            (experts_per_layer,),
-            {MLP + "e_score_correction_bias": (experts_per_layer, "fp32")},
+        dense.parameter(
+            "router_bias", "layer", geometry.num_experts, MLP + "e_score_correction_bias"
         ),
         dense.norm("final_norm", "", hidden, "model.norm"),
         dense.lm_head(geometry, formats.lm_head),
@@ -93,8 +90,9 @@ CONFIG = CheckpointConfig(
         CheckpointPart(
             field="attention",
             axis="full",
-            modules=tuple(FULL + f"{part}_proj" for part in "qkvo"),
+            modules=tuple(FULL + f"{part}_proj" for part in "qkv"),
         ),
+        CheckpointPart(field="attention_out", axis="full", modules=(FULL + "o_proj",)),
         CheckpointPart(field="lm_head", axis="", modules=("lm_head",)),
     ),
 )

@@ -25,6 +25,7 @@ from firmtoken.compiler.family_tensors import (
     expert_values,
     head_values,
     layer_values,
+    matrix,
     q_columns,
     values,
 )
@@ -74,7 +75,13 @@ def _values(geometry: Geometry, linear: LinearGeometry, dtype: str) -> tuple[Val
         ),
         *attention_values(geometry, dtype, q_rows=_q_rows(geometry)),
         *expert_values(geometry, dtype),
-        *values((("s", "tokens", geometry.hidden_size, dtype),)),
+        *values(
+            (
+                ("shared_a", "tokens", geometry.shared_intermediate_size, dtype),
+                ("share", "tokens", 1, "fp32"),
+                ("s", "tokens", geometry.hidden_size, dtype),
+            )
+        ),
         *head_values(geometry, dtype),
     )
 
@@ -105,9 +112,7 @@ def _q_rows(geometry: Geometry) -> int:
 def _tensors(model: Model, linear: LinearGeometry, dense: DenseTensors) -> tuple[TensorFacts, ...]:
     geometry, formats = model.geometry, model.quantization
     hidden = geometry.hidden_size
-    qkv_proj, attn_out = dense.attention(
-        geometry, formats.attention, FULL, q_rows=_q_rows(geometry)
-    )
+    qkv_proj, attn_out = dense.attention(geometry, formats, FULL, q_rows=_q_rows(geometry))
 
     def norm(name: str, axis: str, size: int, source: str) -> TensorFacts:
         return dense.norm(name, axis, size, source, add=ZERO_CENTRED)
@@ -137,25 +142,19 @@ def _linear_tensors(
         dense.tensor(
             "in_proj",
             "linear",
-            (channels + width + 2 * heads, hidden),
-            {
-                LINEAR + "in_proj_qkv": (channels, format_name),
-                LINEAR + "in_proj_z": (width, format_name),
-                LINEAR + "in_proj_b": (heads, "bf16"),
-                LINEAR + "in_proj_a": (heads, "bf16"),
-            },
+            matrix(LINEAR + "in_proj_qkv", channels, hidden, format_name=format_name),
+            matrix(LINEAR + "in_proj_z", width, hidden, format_name=format_name),
+            matrix(LINEAR + "in_proj_b", heads, hidden),
+            matrix(LINEAR + "in_proj_a", heads, hidden),
         ),
-        dense.tensor(
-            "conv",
-            "linear",
-            (channels, linear.conv_kernel),
-            {LINEAR + "conv1d": (channels, "bf16")},
-        ),
-        dense.tensor("a_log", "linear", (heads,), {LINEAR + "A_log": (heads, "fp32")}),
-        dense.tensor("dt_bias", "linear", (heads,), {LINEAR + "dt_bias": (heads, "fp32")}),
+        dense.tensor("conv", "linear", matrix(LINEAR + "conv1d", channels, 1, linear.conv_kernel)),
+        dense.parameter("a_log", "linear", heads, LINEAR + "A_log"),
+        dense.parameter("dt_bias", "linear", heads, LINEAR + "dt_bias"),
         dense.norm("gdn_norm", "linear", linear.value_head_dim, LINEAR + "norm"),
         dense.tensor(
-            "gdn_out", "linear", (hidden, width), {LINEAR + "out_proj": (hidden, format_name)}
+            "gdn_out",
+            "linear",
+            matrix(LINEAR + "out_proj", hidden, width, format_name=format_name),
         ),
     )
 
@@ -168,21 +167,15 @@ def _shared_tensors(
         dense.tensor(
             "shared_gate_up",
             "layer",
-            (2 * width, hidden),
-            {
-                MLP + "shared_expert.gate_proj": (width, format_name),
-                MLP + "shared_expert.up_proj": (width, format_name),
-            },
+            matrix(MLP + "shared_expert.gate_proj", width, hidden, format_name=format_name),
+            matrix(MLP + "shared_expert.up_proj", width, hidden, format_name=format_name),
         ),
         dense.tensor(
             "shared_down",
             "layer",
-            (hidden, width),
-            {MLP + "shared_expert.down_proj": (hidden, format_name)},
+            matrix(MLP + "shared_expert.down_proj", hidden, width, format_name=format_name),
         ),
-        dense.tensor(
-            "shared_gate", "layer", (1, hidden), {MLP + "shared_expert_gate": (1, "bf16")}
-        ),
+        dense.tensor("shared_gate", "layer", matrix(MLP + "shared_expert_gate", 1, hidden)),
     )
 
 
@@ -268,10 +261,13 @@ CONFIG = CheckpointConfig(
         CheckpointPart(
             field="attention",
             axis="full",
-            modules=tuple(FULL + f"{part}_proj" for part in "qkvo"),
+            modules=tuple(FULL + f"{part}_proj" for part in "qkv"),
         ),
+        CheckpointPart(field="attention_out", axis="full", modules=(FULL + "o_proj",)),
         CheckpointPart(field="lm_head", axis="", modules=("lm_head",)),
     ),
+    prefix="model.language_model.",
+    stacks_plain_experts=True,
 )
 FAMILY = Family(
     name="qwen3_5_moe",

@@ -42,7 +42,7 @@ def _tensors(model: Model, dense: DenseTensors) -> tuple[TensorFacts, ...]:
         dense.embed(geometry, formats.embedding),
         dense.norm("in_norm", "layer", hidden, LAYER + "input_layernorm"),
         dense.norm("post_norm", "layer", hidden, LAYER + "post_attention_layernorm"),
-        *dense.attention(geometry, formats.attention, FULL, q_rows=q_columns(geometry)),
+        *dense.attention(geometry, formats, FULL, q_rows=q_columns(geometry)),
         dense.norm("q_norm", "full", head_dim, FULL + "q_norm"),
         dense.norm("k_norm", "full", head_dim, FULL + "k_norm"),
         dense.router(geometry, formats.router, MLP + "gate"),
@@ -82,8 +82,9 @@ CONFIG = CheckpointConfig(
         CheckpointPart(
             field="attention",
             axis="full",
-            modules=tuple(FULL + f"{part}_proj" for part in "qkvo"),
+            modules=tuple(FULL + f"{part}_proj" for part in "qkv"),
         ),
+        CheckpointPart(field="attention_out", axis="full", modules=(FULL + "o_proj",)),
         CheckpointPart(field="lm_head", axis="", modules=("lm_head",)),
     ),
 )

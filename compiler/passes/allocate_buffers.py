@@ -5,19 +5,15 @@ are exact. What lives across a yield, or is touched by a side stream, shares its
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from firmtoken.compiler.batch_layout import batch_layouts
 from firmtoken.compiler.facts import Batches, Laid, ModelFacts
 from firmtoken.compiler.places import Buffer
 from firmtoken.compiler.plan import Programs, Streams
 from firmtoken.compiler.program import BoundStep, BoundYield, Flat, Program
 from firmtoken.compiler.tensor_bytes import ELEMENT_BYTES, align_up
 from firmtoken.compiler.unroll import layer_period, unroll
-
-TOKEN_INPUT_BYTES = 3 * 8
-"""Token id, position and token slot of a row."""
-SEQUENCE_INPUT_BYTES = 64
-"""Lengths, slots and sampling of a sequence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,22 +62,26 @@ def allocate_buffers(
         parked, fixed = _parked(sized, lives, fixed)
         buffers += packed + parked
         fixed = _outputs(buffers, name, capacities[name]["sequences"], fixed)
-    from_host = _host_input_bytes(facts, batches, capacities, page_size)
+    from_host, host_bytes = _from_host(facts, batches, page_size, fixed)
     tables, table_bytes = ([], 0) if layout == "resident" else _tables(facts, layout)
     return Laid(
         placement="resident" if layout == "resident" else "offload",
         programs=programs,
         streams=streams,
-        buffers=(*buffers, *tables),
+        buffers=(*buffers, *from_host, *tables),
         activation_bytes=arena,
         parked_bytes_per_token=_parked_per_token(buffers, batches),
-        input_bytes=fixed + from_host,
-        host_input_bytes=from_host,
+        input_bytes=fixed + host_bytes,
+        host_input_bytes=host_bytes,
         table_bytes=table_bytes,
-        launches=sum(
-            isinstance(item, BoundStep) for item in unroll(programs.decode, facts.layer_kinds)
-        ),
+        launches=_launches(programs.decode, facts),
+        prefill_launches=_launches(programs.prefill, facts),
     )
+
+
+def _launches(program: Program, facts: ModelFacts) -> int:
+    flat = unroll(program, facts.layer_kinds, chunks=1, tiles=(1,))
+    return sum(isinstance(item, BoundStep) for item in flat)
 
 
 def _capacities(facts: ModelFacts, batches: Batches) -> dict[str, dict[str, int]]:
@@ -275,16 +275,30 @@ def _parked_per_token(buffers: list[Buffer], batches: Batches) -> int:
     return sum(row.bytes for row in rows) // batches.moe_chunk
 
 
-def _host_input_bytes(
-    facts: ModelFacts,
-    batches: Batches,
-    capacities: Mapping[str, Mapping[str, int]],
-    page_size: int,
-) -> int:
-    rows = sum(capacity["tokens"] for capacity in capacities.values())
-    page_table = -(-facts.max_positions // page_size) * ELEMENT_BYTES["int64"]
-    sequences = batches.max_num_seqs * (SEQUENCE_INPUT_BYTES + page_table)
-    return align_up(rows * TOKEN_INPUT_BYTES + sequences)
+def _from_host(
+    facts: ModelFacts, batches: Batches, page_size: int, offset: int
+) -> tuple[list[Buffer], int]:
+    """Batches of a decode step and of a span, which may be open at the same time; and their bytes."""
+    decode, span = batch_layouts(
+        rows=batches.moe_chunk,
+        tile=batches.mixer_tile,
+        sequences=batches.max_num_seqs,
+        positions=facts.max_positions,
+        page_size=page_size,
+    )
+    buffers = []
+    begin = offset
+    for name, layout in (("decode.batch", decode), ("span.batch", span)):
+        size = align_up(layout.bytes)
+        row = _Sized(name=name, unit="", capacity=size, width=1, dtype="u8")
+        because = "token ids, positions, page tables and sampling, by one copy from the host"
+        buffers.append(
+            replace(
+                _buffer(row, "pinned", "inputs", offset, because=because), shape=(layout.bytes,)
+            )
+        )
+        offset += size
+    return buffers, offset - begin
 
 
 def _tables(facts: ModelFacts, layout: str) -> tuple[list[Buffer], int]:

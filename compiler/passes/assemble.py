@@ -1,6 +1,6 @@
 """`assemble`: the parts of the passes to one plan, with the programs and kernels of the chosen placement only."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -134,25 +134,30 @@ def _hardware(profile: Profile) -> dict[str, object]:
 
 
 def _model(model: Model, facts: ModelFacts) -> PlanModel:
-    geometry: dict[str, int | float] = {}
-    for name, value in section_data(model.geometry, "").items():
-        if isinstance(value, dict):
-            geometry |= {
-                f"{name}.{inner}": number
-                for inner, number in value.items()
-                if isinstance(number, int | float)
-            }
-        elif isinstance(value, int | float):
-            geometry[name] = value
-    source = msgspec.to_builtins(model.source.model_dump())
+    geometry = _flat(section_data(model.geometry, ""))
+    source = _flat(msgspec.to_builtins(model.source.model_dump()))
     return PlanModel(
         name=model.name,
         family=model.family,
         dialect=model.dialect,
         source={name: str(value) for name, value in source.items()},
         layer_kinds=facts.layer_kinds,
-        geometry=geometry,
+        geometry={
+            name: value for name, value in geometry.items() if isinstance(value, int | float)
+        },
+        quantization={name: str(value) for name, value in model.quantization if value is not None},
     )
+
+
+def _flat(data: Mapping[str, object]) -> dict[str, object]:
+    """Mappings inside are spelled with a dot; what is null is not there."""
+    flat: dict[str, object] = {}
+    for name, value in data.items():
+        if isinstance(value, Mapping):
+            flat |= {f"{name}.{inner}": each for inner, each in _flat(value).items()}
+        elif value is not None:
+            flat[name] = value
+    return flat
 
 
 def _environment(

@@ -5,7 +5,7 @@ from typing import Literal
 from firmtoken.compiler.errors import PlanError, Refusal
 from firmtoken.compiler.facts import Batches, ModelFacts
 from firmtoken.compiler.hazards import Hazard, hazards_with_cap
-from firmtoken.compiler.machine import Machine, describe_machine
+from firmtoken.compiler.machine import Machine, captures, describe_machine
 from firmtoken.compiler.situation import describe_situation
 from firmtoken.schema.profile import Profile
 
@@ -18,6 +18,8 @@ CPU_SIZES = (512, 512)
 COLUMN_BLOCKS = {"cuda": 4, "cpu": 1}
 """Blocks of the down projection's output, the largest buffer of a chunk: a fourth of its bytes, for reading its input
 four times (prototype.md 3). CPU kernels gain nothing that RAM would miss."""
+PREFILL_GRAPH_ROWS = (32, 64, 128, 256, 512, 768, 1024, 1536, 2048)
+"""A short prompt is padded to the next of these: launching 700 kernels one by one takes longer than running them."""
 BLOCK_UNIT = 64
 """A block is a multiple of so many columns, as the tiles of a grouped product are."""
 
@@ -40,6 +42,9 @@ def bound_batches(profile: Profile, facts: ModelFacts) -> Batches:
     return Batches(
         max_num_seqs=profile.serving.requests,
         graph_batch_sizes=graph_batch_sizes(profile.serving.requests),
+        prefill_graph_rows=(
+            tuple(rows for rows in PREFILL_GRAPH_ROWS if rows <= tile) if captures(profile) else ()
+        ),
         mixer_tile=tile,
         moe_chunk=chunk,
         columns=column_blocks(describe_machine(profile.hardware).kind, facts.hidden_size),

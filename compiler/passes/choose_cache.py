@@ -80,10 +80,15 @@ def _choose_kv_dtype(profile: Profile, kind: str) -> tuple[str, str]:
     if asked == "fp32":
         raise PlanError((_not_on_gpu(asked),))
     if asked != "auto":
-        return asked, f"`cache.kv_dtype` asks for {asked}"
+        return asked, f"`cache.kv_dtype` asks for {_spelled(asked)}"
     if declared is not None:
-        return declared, f"the checkpoint declares {declared} keys and values"
+        return declared, f"the checkpoint declares keys and values in {_spelled(declared)}"
     return "bf16", "the checkpoint declares no format for keys and values"
+
+
+def _spelled(dtype: str) -> str:
+    # A checkpoint's own scales are not applied; the loader refuses those that would have a wider range.
+    return "fp8, kept at scale 1.0" if dtype == "fp8" else dtype
 
 
 def _not_on_cpu(asked: str) -> Refusal:

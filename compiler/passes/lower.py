@@ -18,6 +18,7 @@ from firmtoken.compiler.passes.lower_experts import (
     shorthand,
 )
 from firmtoken.compiler.plan import Programs
+from firmtoken.compiler.prescribed_routes import has_routes
 from firmtoken.compiler.program import Block, BlockOf, Body, Item, Loop, Program, Step, When, Yield
 from firmtoken.compiler.slot_split import LEAST_WAVES
 
@@ -34,6 +35,7 @@ def lower(
     captured: bool,
 ) -> Programs:
     """Programs of this layout; `kernel` is empty and there are no events yet."""
+    prescribed = has_routes(facts)
     offload, waves = layout != "resident", layout == "waves"
     decode = Shape(
         prefix="decode",
@@ -69,7 +71,7 @@ def lower(
             body=(*_embed(decode), _layers(Block(block="layer")), *_head(family, decode, "hid")),
             blocks={
                 **_mixer_blocks(family, facts, decode),
-                "experts": experts(family, decode),
+                "experts": experts(family, decode, prescribed=prescribed),
                 "layer": (BlockOf(block_of="kind", suffix=".mixer"), Block(block="experts")),
             },
         ),
@@ -82,7 +84,7 @@ def lower(
             body=(*restore, *prefill_body, *_head(family, prefill, "last")),
             blocks={
                 **_mixer_blocks(family, facts, prefill),
-                "experts": experts(family, prefill),
+                "experts": experts(family, prefill, prescribed=prescribed),
                 **({"ahead": ahead(prefill, "l+1")} if layout == "offload" else {}),
             },
         ),
@@ -95,7 +97,7 @@ def lower(
             body=(*restore, *_extend_body(extend), *_head(family, extend, "last")),
             blocks={
                 **_mixer_blocks(family, facts, extend),
-                "experts": experts(family, extend),
+                "experts": experts(family, extend, prescribed=prescribed),
             },
         ),
         park=_park(facts) if snapshots and facts.num_linear else None,

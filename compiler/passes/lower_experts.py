@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from firmtoken.compiler.family import Family
 from firmtoken.compiler.passes.fuse import fuse
+from firmtoken.compiler.prescribed_routes import PRESCRIBE
 from firmtoken.compiler.program import Body, Loop, Step, When
 
 ROUTED = ("moe_gate_up", "moe_down")
@@ -84,11 +85,17 @@ def localise(step: Step, shape: Shape, *, last: str = "last") -> Step:
     )
 
 
-def experts(family: Family, shape: Shape) -> Body:
-    """The second half of a layer, with what the addressing needs before the routed experts run."""
+def experts(family: Family, shape: Shape, *, prescribed: bool) -> Body:
+    """The second half of a layer, with what the addressing needs before the routed experts run.
+
+    `prescribed`: a table says which experts, whatever the router chooses.
+    """
     steps = [_address(localise(step, shape), shape) for step in fuse(family.experts())]
     ids = f"{shape.prefix}.ids"
     at = next(index for index, step in enumerate(steps) if ids in step.writes) + 1
+    if prescribed:
+        steps.insert(at, localise(PRESCRIBE, shape))
+        at += 1
     # The shared expert needs no routed expert, so it runs while those are fetched.
     shared = tuple(step for step in steps[at:] if step.op == "shared_expert")
     routed = tuple(step for step in steps[at:] if step.op in ROUTED)

@@ -1,13 +1,13 @@
 """`place_memory`: every ledger line that holds values becomes a space, and every value gets its bytes in one."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from firmtoken.compiler.facts import CacheChoice, Laid, ModelFacts, Split
-from firmtoken.compiler.ledger import Ledger
-from firmtoken.compiler.places import Buffer, Space, Weight
-from firmtoken.compiler.tensor_bytes import ELEMENT_BYTES, align_up
+from firmtoken.compiler.facts import CacheChoice, Laid, ModelFacts, Split, TensorFacts
+from firmtoken.compiler.places import Buffer, Space, Weight, WeightPart
+from firmtoken.compiler.tensor_bytes import ALIGN, ELEMENT_BYTES, align_up
+from firmtoken.compiler.workspaces import WORKSPACE_SPACES
 
 DEVICE_SPACES = (
     "weights",
@@ -20,9 +20,15 @@ DEVICE_SPACES = (
     "parked_hidden",
     "inputs",
     "tables",
+    *WORKSPACE_SPACES,
 )
 """Lines with values in them, in this order; the three kinds of expert slots are neighbours: one arena (D8)."""
 HOST_SPACES = ("bank", "snapshots", "restart_copy")
+PAGE_BYTES = 4096
+LARGEST_PINNED_PIECE = 64 * 2**30
+"""Much larger ranges are refused on some systems (facts/hardware.md H-64)."""
+NEVER_PINNED = "restart_copy"
+"""Read by the next engine only, and by then nothing else runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +48,7 @@ def place_memory(
     slot_bytes: int,
     *,
     shares_banks: bool,
+    pins: bool,
 ) -> PlacedMemory:
     """Offsets of everything, from the finished split."""
     buffers = (
@@ -51,14 +58,17 @@ def place_memory(
         *(_state_buffers(facts, cache, split) if facts.num_linear else ()),
     )
     return PlacedMemory(
-        spaces=tuple(_spaces(split.device, split.host, shared=shares_banks)),
+        spaces=tuple(_spaces(split, buffers, shared=shares_banks, pins=pins)),
         weights=tuple(_weights(facts)),
         buffers=buffers,
     )
 
 
-def _spaces(device: Ledger, host: Ledger, *, shared: bool) -> Iterator[Space]:
-    lines = {line.name: line.bytes for line in device.lines}
+def _spaces(
+    split: Split, buffers: Sequence[Buffer], *, shared: bool, pins: bool
+) -> Iterator[Space]:
+    lines = {line.name: line.bytes for line in split.device.lines}
+    layers = {buffer.space: buffer.stride[0] for buffer in buffers if buffer.kind == "host"}
     offset = 0
     for name in DEVICE_SPACES:
         if lines.get(name):
@@ -71,7 +81,7 @@ def _spaces(device: Ledger, host: Ledger, *, shared: bool) -> Iterator[Space]:
                 shared=False,
             )
             offset += lines[name]
-    for line in host.lines:
+    for line in split.host.lines:
         if line.name in HOST_SPACES and line.bytes:
             yield Space(
                 name=line.name,
@@ -80,7 +90,16 @@ def _spaces(device: Ledger, host: Ledger, *, shared: bool) -> Iterator[Space]:
                 bytes=line.bytes,
                 line=line.name,
                 shared=shared,
+                pinned_piece=(
+                    pinned_piece(layers[line.name]) if pins and line.name != NEVER_PINNED else 0
+                ),
             )
+
+
+def pinned_piece(layer_bytes: int) -> int:
+    """Whole layers, so that no copy crosses two pieces, and whole pages of memory, which are locked once."""
+    unit = layer_bytes * (PAGE_BYTES // ALIGN)
+    return max(1, LARGEST_PINNED_PIECE // unit) * unit
 
 
 def _weights(facts: ModelFacts) -> Iterator[Weight]:
@@ -97,9 +116,16 @@ def _weights(facts: ModelFacts) -> Iterator[Weight]:
             dtype=tensor.dtype,
             shape=tensor.shape,
             sources=tensor.sources,
+            parts=_parts(tensor),
             add=tensor.add,
         )
         offset += size * facts.count(tensor.axis)
+
+
+def _parts(tensor: TensorFacts) -> tuple[WeightPart, ...]:
+    return tuple(
+        WeightPart(rows=part.shape[0], format=tensor.kept or part.format) for part in tensor.parts
+    )
 
 
 def _expert_buffers(facts: ModelFacts, split: Split, slot_bytes: int) -> Iterator[Buffer]:

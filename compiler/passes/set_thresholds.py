@@ -50,6 +50,7 @@ def set_thresholds(
         on_demand_below=below,
         decode_every_units=every,
         graph_batch_sizes=batches.graph_batch_sizes,
+        prefill_graph_rows=() if residency.offloaded else batches.prefill_graph_rows,
         deadlines=_deadlines(profile, costs, step, unit),
         because=_because(residency, below, every, unit, batches),
     )

@@ -7,7 +7,10 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import urlsplit
 
+import msgspec
+
 from firmtoken.runtime.bench.rows import Stream
+from firmtoken.runtime.engine.messages import Sampling
 
 TIMEOUT_S = 600.0
 
@@ -16,24 +19,26 @@ class BenchFailed(Exception):
     """The server answered something else than a stream."""
 
 
-def run(address: str, prompts: Sequence[Sequence[int]], *, output: int) -> list[Stream]:
-    """All prompts at once, greedy, `output` tokens each."""
+def run(
+    address: str, prompts: Sequence[Sequence[int]], *, output: int, sampling: Sampling
+) -> list[Stream]:
+    """All prompts at once, `output` tokens each."""
     with ThreadPoolExecutor(max_workers=len(prompts)) as threads:
-        return list(threads.map(lambda prompt: _stream(address, prompt, output), prompts))
+        return list(threads.map(lambda prompt: _stream(address, prompt, output, sampling), prompts))
 
 
-def _stream(address: str, prompt: Sequence[int], output: int) -> Stream:
+def _stream(address: str, prompt: Sequence[int], output: int, sampling: Sampling) -> Stream:
     parts = urlsplit(address)
     connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=TIMEOUT_S)
     body = {
         "prompt": list(prompt),
         "max_tokens": output,
-        "temperature": 0,
+        **msgspec.structs.asdict(sampling),
         "stream": True,
         "ignore_eos": True,
         "stream_options": {"include_usage": True},
     }
-    tokens = 0
+    tokens = cached = 0
     arrivals: list[float] = []
     try:
         start = time.perf_counter()
@@ -48,11 +53,13 @@ def _stream(address: str, prompt: Sequence[int], output: int) -> Stream:
                 if b'"error"' in line:
                     raise BenchFailed(f"the stream ended in an error: {line!r}")
                 if b'"usage":{' in line:
-                    tokens = json.loads(line[6:])["usage"]["completion_tokens"]
+                    usage = json.loads(line[6:])["usage"]
+                    tokens = usage["completion_tokens"]
+                    cached = usage["prompt_tokens_details"]["cached_tokens"]
                 else:
                     arrivals.append(time.perf_counter() - start)
     finally:
         connection.close()
     if len(arrivals) < 2:
         raise BenchFailed(f"only {len(arrivals)} chunks came")
-    return Stream(arrivals=tuple(arrivals), tokens=tokens)
+    return Stream(arrivals=tuple(arrivals), tokens=tokens, cached=cached)

@@ -1,55 +1,179 @@
-"""The rows of `ft bench`, in order: the engine alone, then the same through HTTP, then first tokens."""
+"""The rows of `ft bench`, in order: the engine alone, then what a client of the server meets."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from statistics import median
 
+from firmtoken.runtime.bench.estimates import PlanEstimates
+from firmtoken.runtime.bench.questions import FREE_TOKENS, Questions
 from firmtoken.runtime.bench.rows import Row, Stream, decode_rate, row
+from firmtoken.runtime.engine.messages import Stats
 
 Prompts = Callable[[int, int, int], list[list[int]]]
 """(length, count, salt) -> token ids."""
 Run = Callable[[Sequence[Sequence[int]], int], Awaitable[list[Stream]]]
 """All prompts at once, so many tokens each."""
+Counters = Callable[[], Awaitable[Stats]]
 
-PROMPT_TOKENS = 64
-OUTPUT_TOKENS = 192
-TTFT_LENGTHS = (64, 512, 2048)
-STREAMS = 4
-FREE_TOKENS = 64
-"""Left of the context behind the longest prompt, for a second turn."""
-LEAST_CONTEXT = PROMPT_TOKENS + OUTPUT_TOKENS + FREE_TOKENS
+MS = 1e3
+FIRST_TOKEN = 2
+"""Tokens of an answer of which only the first is waited for: it comes in a chunk of its own, as in a longer answer."""
 
 
-async def decode_rows(
-    where: str, run: Run, prompts: Prompts, *, runs: int, estimate: float
-) -> list[Row]:
-    """Decode speed of one stream and of four together."""
-    await run(prompts(PROMPT_TOKENS, 1, 0), OUTPUT_TOKENS)  # warm caches with another topic
-    single, several = [], []
-    for salt in range(1, runs + 1):
-        single.append(decode_rate(await run(prompts(PROMPT_TOKENS, 1, salt), OUTPUT_TOKENS)))
-        together = prompts(PROMPT_TOKENS, STREAMS, salt + runs)
-        several.append(decode_rate(await run(together, OUTPUT_TOKENS)))
-    return [
-        row(f"{where} decode, 1 stream", "tok/s", single, estimate=estimate),
-        row(f"{where} decode, {STREAMS} streams", "tok/s", several),
-    ]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bench:
+    """Whom to ask what, how often."""
 
+    where: str
+    """Begins the name of every row."""
+    run: Run
+    prompts: Prompts
+    questions: Questions
+    estimates: PlanEstimates
+    runs: int
+    streams: tuple[int, ...]
+    """How many together, in the decode rows; first of all one."""
+    salts: Iterator[int] = field(default_factory=count)
+    """One for each question, so that nobody's prompt is in the prefix cache already."""
 
-async def first_token_rows(
-    where: str, run: Run, prompts: Prompts, *, runs: int, longest: int
-) -> list[Row]:
-    """Time to first token of cold prompts, and of a second turn that finds the first one cached."""
-    rows = []
-    for length in TTFT_LENGTHS:
-        if length > longest:
-            continue
-        cold = [
-            (await run(prompts(length, 1, 100 * length + salt), 2))[0].ttft_s
-            for salt in range(runs)
+    async def decode_rows(self) -> list[Row]:
+        """Tokens a second of one stream, and of several together."""
+        return [
+            row(
+                f"{self.where} decode, {_streams(streams)}",
+                "tok/s",
+                [await self._decode(streams) for _ in range(self.runs)],
+                estimate=streams / self._step_s(streams),
+            )
+            for streams in self.streams
         ]
-        rows.append(row(f"{where} TTFT, {length:,} tokens", "s", cold))
-    length = max(length for length in TTFT_LENGTHS if length <= longest)
-    again = []
-    for salt in range(runs):
-        [first] = prompts(length, 1, 100 * length + salt)
-        again.append((await run([[*first, *first[:50]]], 2))[0].ttft_s)
-    return [*rows, row(f"{where} TTFT, second turn of 50 tokens", "s", again)]
+
+    async def device_rows(self, counters: Counters) -> list[Row]:
+        """Milliseconds of a decode step by the device's own clock, from its first launch to its last."""
+        return [
+            row(
+                f"{self.where} decode step on the device, {_streams(streams)}",
+                "ms",
+                [await self._device_step(streams, counters) for _ in range(self.runs)],
+                estimate=MS * self._step_s(streams),
+            )
+            for streams in self.streams
+        ]
+
+    async def first_token_rows(self, longest: int) -> list[Row]:
+        """Seconds to the first token of new prompts of up to `longest` tokens, and of a second turn."""
+        rows = []
+        for length in self.questions.first_tokens:
+            if length > longest:
+                continue
+            name = f"{self.where} TTFT, {length:,} tokens"
+            waits = [(await self.first_token(length)).ttft_s for _ in range(self.runs)]
+            rows.append(row(name, "s", waits, estimate=self.estimates.first_token_s(length)))
+        return [*rows, await self._second_turn(longest)]
+
+    async def deep_row(self, short: Row) -> Row:
+        """Decode speed of one stream behind a long prompt, over that behind a `short` one."""
+        depth = self.questions.deep
+        assert depth is not None
+        rates = [await self._decode(1, depth) for _ in range(self.runs)]
+        return row(
+            f"{self.where} decode after {depth:,} tokens, over short",
+            "",
+            [rate / short.value for rate in rates],
+            estimate=self._step_s(1) / self._step_s(1, depth),
+            note=f"{median(rates):,.1f} tok/s",
+        )
+
+    async def first_token(self, length: int) -> Stream:
+        """One new prompt."""
+        [stream] = await self.run(self.prompts(length, 1, next(self.salts)), FIRST_TOKEN)
+        return stream
+
+    async def warm(self) -> None:
+        """What decode rows ask, for nothing."""
+        await self._decode(1)
+
+    async def _decode(self, streams: int, prompt: int | None = None) -> float:
+        length = self.questions.prompt if prompt is None else prompt
+        prompts = self.prompts(length, streams, next(self.salts))
+        return decode_rate(await self.run(prompts, self.questions.output))
+
+    async def _device_step(self, streams: int, counters: Counters) -> float:
+        before = await counters()
+        await self._decode(streams)
+        after = await counters()
+        return MS * (after.timed_s - before.timed_s) / (after.timed_steps - before.timed_steps)
+
+    async def _second_turn(self, longest: int) -> Row:
+        new = self.questions.turn
+        length = max(known for known in self.questions.known if known <= longest)
+        [known] = self.prompts(length, 1, next(self.salts))
+        await self.run([known], FIRST_TOKEN)
+        waits, cached = [], []
+        for _ in range(self.runs):
+            [added] = self.prompts(new, 1, next(self.salts))
+            [stream] = await self.run([[*known, *added]], FIRST_TOKEN)
+            waits.append(stream.ttft_s)
+            cached.append(stream.cached)
+        seen = min(cached)
+        return row(
+            f"{self.where} TTFT, second turn: {length + new:,} tokens, {new} new",
+            "s",
+            waits,
+            estimate=self.estimates.first_token_s(length + new - seen, seen),
+            note=f"{seen:,} tokens cached",
+        )
+
+    def _step_s(self, streams: int, prompt: int | None = None) -> float:
+        """The estimate of a step half-way through an answer."""
+        before = self.questions.prompt if prompt is None else prompt
+        return self.estimates.step_s(before + self.questions.output // 2, streams=streams)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alone:
+    """What the engine does without a server."""
+
+    decode: list[Row]
+    steps: list[Row]
+    """By the device's own clock; empty where it has none."""
+
+
+async def engine_rows(bench: Bench, counters: Counters) -> Alone:
+    """Decode speed, and the device's part of it."""
+    await bench.warm()
+    decode = await bench.decode_rows()
+    return Alone(
+        decode=decode, steps=await bench.device_rows(counters) if bench.questions.timed else []
+    )
+
+
+async def client_rows(bench: Bench, alone: Alone, *, context: int) -> list[Row]:
+    """What a client meets, from the first request after ready on; what does not fit into `context` is left out."""
+    longest = context - FREE_TOKENS
+    first = await bench.first_token(min(bench.questions.first_tokens))
+    await bench.warm()
+    decode = await bench.decode_rows()
+    firsts = await bench.first_token_rows(longest)
+    steady, where = firsts[0], bench.where
+    rows = [*decode, *firsts]
+    rows.append(
+        row(
+            f"{where} first request after ready, over steady",
+            "",
+            [first.ttft_s / steady.value],
+            note=f"{first.ttft_s:.3f} s",
+        )
+    )
+    deep = bench.questions.deep
+    if deep is not None and deep + bench.questions.output <= longest:
+        rows.append(await bench.deep_row(decode[0]))
+    if alone.steps:
+        beside = [MS / rate - alone.steps[0].value for rate in decode[0].runs]
+        rows.append(row(f"{where} decode step, wall minus device", "ms", beside))
+    return rows
+
+
+def _streams(number: int) -> str:
+    return "1 stream" if number == 1 else f"{number} streams"

@@ -12,6 +12,8 @@ class Stream:
     arrivals: tuple[float, ...]
     tokens: int
     """Tokens produced; a chunk of text may carry more than one."""
+    cached: int
+    """Of the prompt's tokens, those that were found in the prefix cache."""
 
     @property
     def ttft_s(self) -> float:
@@ -28,11 +30,17 @@ class Row:
     unit: str
     runs: tuple[float, ...]
     estimate: float
+    note: str
+    """What else was seen; for people."""
 
 
-def row(name: str, unit: str, runs: Sequence[float], *, estimate: float = 0.0) -> Row:
+def row(
+    name: str, unit: str, runs: Sequence[float], *, estimate: float = 0.0, note: str = ""
+) -> Row:
     """A row from its runs."""
-    return Row(name=name, value=median(runs), unit=unit, runs=tuple(runs), estimate=estimate)
+    return Row(
+        name=name, value=median(runs), unit=unit, runs=tuple(runs), estimate=estimate, note=note
+    )
 
 
 def decode_rate(streams: Sequence[Stream]) -> float:

@@ -8,74 +8,144 @@ import platform
 import subprocess
 import sys
 import threading
+import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
+from functools import partial
 
+from firmtoken.compiler.plan import Plan
 from firmtoken.compiler.plan_json import plan_to_json
 from firmtoken.runtime.bench import http
 from firmtoken.runtime.bench.engine import EngineBench
+from firmtoken.runtime.bench.estimates import PlanEstimates
 from firmtoken.runtime.bench.measure import (
-    FREE_TOKENS,
-    LEAST_CONTEXT,
+    Alone,
+    Bench,
     Prompts,
-    decode_rows,
-    first_token_rows,
+    Run,
+    client_rows,
+    engine_rows,
 )
-from firmtoken.runtime.bench.rows import Row, Stream
+from firmtoken.runtime.bench.questions import QUESTIONS, STREAMS, Questions
+from firmtoken.runtime.bench.rows import Row, Stream, row
 from firmtoken.runtime.bench.workload import prompts as make_prompts
 from firmtoken.runtime.cli.compiled import Compiled, compile_argument
 from firmtoken.runtime.cli.failure import Failure
 from firmtoken.runtime.cli.fit import require_fit
+from firmtoken.runtime.cli.model_texts import model_texts
+from firmtoken.runtime.cli.this_gpu import GIB, choose_gpu, find_gpus
 from firmtoken.runtime.cli.this_machine import compute_threads
+from firmtoken.runtime.engine.messages import Sampling
 from firmtoken.runtime.exit_codes import FAILED, REFUSED
 from firmtoken.runtime.server.errors import ApiError, EngineDead
 from firmtoken.runtime.server.folder import ModelFolderFault
 from firmtoken.runtime.server.life import EngineSpec
-from firmtoken.runtime.server.serving import model_folder, serving_plan
+from firmtoken.runtime.server.serving import serving_plan
 from firmtoken.runtime.server.tokenizer import load_tokenizer
+
+Describe = Callable[[str, Run], Bench]
+"""(where, run) -> what is asked there."""
 
 READY = "ready "
 LAST_LINES = 20
 """Of what a server said that did not become ready."""
 
 
-def bench(argument: str, overrides: Sequence[str], *, runs: int, form: str) -> int:
-    """Measure and print; the exit code."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What a user may say about the measurement."""
+
+    runs: int
+    temperature: float
+    top_p: float
+    form: str
+    """`table` or `json`."""
+
+    @property
+    def sampling(self) -> Sampling:
+        """How every request draws its tokens."""
+        return Sampling(temperature=self.temperature, top_p=self.top_p, top_k=0, min_p=0.0, seed=0)
+
+
+def bench(
+    argument: str,
+    overrides: Sequence[str],
+    wish: Wish,
+    *,
+    from_hub: Callable[[Plan], Plan],
+) -> int:
+    """Measure and print; the exit code. `from_hub` fetches a checkpoint that is not in a folder; raises `Failure`."""
     compiled = compile_argument(argument, overrides)
     require_fit(compiled)
-    _require_room(compiled)
+    questions = QUESTIONS[compiled.plan.device.kind]
+    _require_room(compiled, questions)
+    if "hub" in compiled.plan.model.source:
+        compiled = replace(compiled, plan=from_hub(compiled.plan))
     prompts = _prompts(compiled)
+    describe = partial(_describe, compiled, questions, prompts, wish)
+    memory = watch_memory(compiled.plan)
     try:
-        rows = asyncio.run(_engine_rows(compiled, prompts, runs))
-        with server(argument, overrides) as address:
-            rows += asyncio.run(_http_rows(compiled, address, prompts, runs))
+        alone = asyncio.run(_engine_rows(compiled, describe, wish))
+        with server(argument, overrides) as served:
+            at_ready = memory("at ready")
+            rows = asyncio.run(_http_rows(compiled, describe, wish, served.address, alone))
+            at_end = memory("after these requests")
     except (ApiError, http.BenchFailed) as error:
         raise Failure(str(error), exit_code=FAILED) from error
-    _print(compiled, rows, form)
+    start = row("start to ready", "s", [served.start_s])
+    show(compiled, [*alone.decode, *alone.steps, *rows, start, *at_ready, *at_end], wish)
     return 0
 
 
-def _require_room(compiled: Compiled) -> None:
-    context = compiled.plan.context.effective
-    if context < LEAST_CONTEXT:
+def _require_room(compiled: Compiled, questions: Questions) -> None:
+    context, least = compiled.plan.context.effective, questions.least_context
+    if context < least:
         raise Failure(
-            f"the effective context is {context} tokens, and the measured requests take {LEAST_CONTEXT}",
+            f"the effective context is {context} tokens, and the measured requests take {least}",
             exit_code=REFUSED,
-            hint=f"`--set serving.context={LEAST_CONTEXT}`",
+            hint=f"`--set serving.context={least}`",
         )
+
+
+def _describe(
+    compiled: Compiled, questions: Questions, prompts: Prompts, wish: Wish, where: str, run: Run
+) -> Bench:
+    together = min(STREAMS, compiled.plan.schedule.max_num_seqs)
+    return Bench(
+        where=where,
+        run=run,
+        prompts=prompts,
+        questions=questions,
+        estimates=PlanEstimates(compiled.loaded.profile, compiled.plan),
+        runs=wish.runs,
+        streams=tuple(dict.fromkeys((1, together))),
+    )
+
+
+def watch_memory(plan: Plan) -> Callable[[str], list[Row]]:
+    """Asks the driver what the GPU has given since now; no rows where there is none."""
+    if plan.device.kind != "cuda":
+        return lambda when: []
+    before = choose_gpu(find_gpus(), plan.device.index)
+    assert before is not None, "the plan fits this machine"
+
+    def given(when: str) -> list[Row]:
+        now = choose_gpu(find_gpus(), before.uuid)
+        assert now is not None, "no GPU leaves"
+        estimate = plan.memory.device.total / GIB
+        taken = (before.free - now.free) / GIB
+        return [row(f"device memory {when}", "GiB", [taken], estimate=estimate)]
+
+    return given
 
 
 def _prompts(compiled: Compiled) -> Prompts:
-    folder = model_folder(compiled.plan)
-    if folder is None:
-        raise Failure(
-            "`model.source`: only a checkpoint in a folder can be measured", exit_code=FAILED
-        )
     try:
-        tokenizer = load_tokenizer(folder, now=datetime.now).tokenizer
+        with model_texts(compiled.plan) as folder:
+            tokenizer = load_tokenizer(folder, now=datetime.now).tokenizer
     except ModelFolderFault as error:
         raise Failure(str(error), exit_code=FAILED, hint=error.hint) from error
     return lambda length, count, salt: make_prompts(
@@ -83,7 +153,7 @@ def _prompts(compiled: Compiled) -> Prompts:
     )
 
 
-async def _engine_rows(compiled: Compiled, prompts: Prompts, runs: int) -> list[Row]:
+async def _engine_rows(compiled: Compiled, describe: Describe, wish: Wish) -> Alone:
     plan = compiled.plan
     threads = compiled.loaded.profile.hardware.host.threads
     spec = EngineSpec(
@@ -94,38 +164,47 @@ async def _engine_rows(compiled: Compiled, prompts: Prompts, runs: int) -> list[
         start_s=plan.schedule.deadlines.start_s,
         answer_s=plan.schedule.deadlines.decode_s,
         most_restarts=0,  # a measurement that lost its engine is none
+        timed=QUESTIONS[plan.device.kind].timed,
     )
     log = logging.getLogger("firmtoken.bench")
     log.setLevel(logging.ERROR)
-    alone = EngineBench(spec, log)
+    alone = EngineBench(spec, wish.sampling, log)
 
     async def run(batch: Sequence[Sequence[int]], output: int) -> list[Stream]:
         return await alone.run(batch, output=output)
 
-    estimate = plan.estimates.decode_tokens_per_s
     try:
         async with alone:
-            return await decode_rows("engine", run, prompts, runs=runs, estimate=estimate)
+            return await engine_rows(describe("engine", run), alone.counters)
     except EngineDead as error:
         death = alone.death
         assert death is not None
         raise Failure(death.cause, exit_code=death.exit_code, hint=death.hint) from error
 
 
-async def _http_rows(compiled: Compiled, address: str, prompts: Prompts, runs: int) -> list[Row]:
+async def _http_rows(
+    compiled: Compiled, describe: Describe, wish: Wish, address: str, alone: Alone
+) -> list[Row]:
     async def run(batch: Sequence[Sequence[int]], output: int) -> list[Stream]:
-        return await asyncio.to_thread(http.run, address, batch, output=output)
+        return await asyncio.to_thread(
+            http.run, address, batch, output=output, sampling=wish.sampling
+        )
 
-    plan = compiled.plan
-    longest = plan.context.effective - FREE_TOKENS
-    rows = await decode_rows(
-        "HTTP", run, prompts, runs=runs, estimate=plan.estimates.decode_tokens_per_s
-    )
-    return rows + await first_token_rows("HTTP", run, prompts, runs=runs, longest=longest)
+    context = compiled.plan.context.effective
+    return await client_rows(describe("HTTP", run), alone, context=context)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """A server that is ready."""
+
+    address: str
+    start_s: float
+    """From the command to the line that says so."""
 
 
 @contextmanager
-def server(argument: str, overrides: Sequence[str]) -> Iterator[str]:
+def server(argument: str, overrides: Sequence[str]) -> Iterator[Served]:
     """`ft run` in a process of its own, as clients meet it."""
     command = [
         sys.executable,
@@ -141,6 +220,7 @@ def server(argument: str, overrides: Sequence[str]) -> Iterator[str]:
     ]
     for override in overrides:
         command += ["--set", override]
+    begun = time.perf_counter()
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
@@ -157,7 +237,7 @@ def server(argument: str, overrides: Sequence[str]) -> Iterator[str]:
                 raise http.BenchFailed(
                     f"`ft run` ended with exit code {code} before it was ready:\n{last}"
                 )
-            yield address
+            yield Served(address=address, start_s=time.perf_counter() - begun)
         finally:
             process.terminate()
             listening.join()
@@ -171,19 +251,26 @@ def _address(output: Iterable[str]) -> str | None:
     return None
 
 
-def _print(compiled: Compiled, rows: Sequence[Row], form: str) -> None:
+def show(compiled: Compiled, rows: Sequence[Row], wish: Wish) -> None:
+    """Prints the rows as the user wished."""
     plan = compiled.plan
     machine = f"{platform.machine()}, {os.cpu_count()} cores"
-    if form == "json":
+    if wish.form == "json":
         facts = {
             "profile": plan.profile.name,
             "fingerprint": plan.fingerprint,
             "machine": machine,
+            "temperature": wish.temperature,
+            "top_p": wish.top_p,
             "rows": [asdict(measured) for measured in rows],
         }
         print(json.dumps(facts, indent=2))
         return
     print(f"{plan.profile.name} on {machine}, plan {plan.fingerprint[:12]}")
     for measured in rows:
-        estimate = f"   estimated {measured.estimate:,.0f}" if measured.estimate else ""
-        print(f"  {measured.name:<36}{measured.value:>10,.3f} {measured.unit}{estimate}")
+        line = f"  {measured.name:<52}{measured.value:>10,.3f} {measured.unit:<6}"
+        if measured.estimate:
+            line += f" estimated {measured.estimate:,.4g}"
+        if measured.note:
+            line += f" ({measured.note})"
+        print(line.rstrip())

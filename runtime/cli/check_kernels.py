@@ -178,7 +178,7 @@ def _not_written(plan: Plan) -> Iterator[str]:
     ]
     if names:
         yield from paragraph(
-            f"not compiled, because their cards name no source yet: {', '.join(names)}",
+            f"not compiled, having no Triton source: {', '.join(names)}",
             indent="  ",
             first="",
         )

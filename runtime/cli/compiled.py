@@ -9,6 +9,7 @@ from firmtoken.compiler.pipeline import compile_profile
 from firmtoken.compiler.plan import Plan
 from firmtoken.runtime.cli.evidence import compiled_kernels, evidence_folder
 from firmtoken.runtime.cli.failure import Failure
+from firmtoken.runtime.dialects.registry import UnknownDialect, find_dialect
 from firmtoken.runtime.exit_codes import REFUSED, WRONG
 from firmtoken.runtime.kernels import CARDS
 from firmtoken.schema.diagnostic import ProfileError
@@ -29,6 +30,7 @@ def compile_argument(argument: str, overrides: Sequence[str]) -> Compiled:
         loaded = load_profile(argument, overrides)
     except ProfileError as error:
         raise Failure(str(error), exit_code=WRONG) from error
+    _require_dialect(loaded)
     try:
         plan = compile_profile(loaded.profile, CARDS)
     except PlanError as error:
@@ -43,6 +45,14 @@ def compile_argument(argument: str, overrides: Sequence[str]) -> Compiled:
             faults, exit_code=REFUSED, hint="this is a fault of the compiler: please report it"
         ) from error
     return Compiled(loaded=loaded, plan=_labelled(plan, loaded))
+
+
+def _require_dialect(loaded: LoadedProfile) -> None:
+    try:
+        find_dialect(loaded.profile.model.dialect)
+    except UnknownDialect as error:
+        refused = loaded.refuse("model.dialect", str(error), error.hint, "unknown_dialect")
+        raise Failure(str(refused), exit_code=WRONG) from error
 
 
 def _labelled(plan: Plan, loaded: LoadedProfile) -> Plan:

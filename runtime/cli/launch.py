@@ -4,7 +4,7 @@ import faulthandler
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -15,8 +15,10 @@ from firmtoken.compiler.plan_json import plan_to_json
 from firmtoken.runtime.cli.compiled import Compiled, compile_argument
 from firmtoken.runtime.cli.failure import Failure, say
 from firmtoken.runtime.cli.fit import require_fit
+from firmtoken.runtime.cli.known_text import known_text
 from firmtoken.runtime.cli.lock import lock_path, require_lock
 from firmtoken.runtime.cli.log_file import LogFile, open_log_file, opening_lines
+from firmtoken.runtime.cli.model_texts import model_texts
 from firmtoken.runtime.cli.serve import Launch, serve
 from firmtoken.runtime.cli.this_machine import compute_threads
 from firmtoken.runtime.exit_codes import FAILED
@@ -27,14 +29,24 @@ from firmtoken.runtime.server.life import EngineSpec
 from firmtoken.runtime.server.listen import Listener, PortBusy, listen
 from firmtoken.runtime.server.report import reports_folder
 from firmtoken.runtime.server.served_model import ServedModel, load_served_model
-from firmtoken.runtime.server.serving import model_folder, serving_plan
+from firmtoken.runtime.server.serving import serving_plan
 from firmtoken.runtime.weights.errors import LoadError
+from firmtoken.runtime.weights.planned_model import is_synthetic
 from firmtoken.runtime.weights.preflight import preflight
 from firmtoken.schema.profile import Server
 
+FromHub = Callable[[Plan], Plan]
+"""A plan whose checkpoint is on the hub -> the same with it in a folder; raises `Failure`."""
+
 
 def launch(
-    argument: str, overrides: Sequence[str], *, locked: bool, lock: str | None, debug: bool
+    argument: str,
+    overrides: Sequence[str],
+    *,
+    locked: bool,
+    lock: str | None,
+    debug: bool,
+    from_hub: FromHub,
 ) -> int:
     """Serve until told to stop; the exit code of D10."""
     # `kill -USR1` asks for stacks; C code answers, so it works while nothing else does.
@@ -46,6 +58,8 @@ def launch(
     require_fit(compiled)
     settings = compiled.loaded.profile.server
     keys = _keys(settings)
+    if "hub" in compiled.plan.model.source:
+        compiled = replace(compiled, plan=from_hub(compiled.plan))
     model = _model(compiled.plan)
     listener = _listen(settings)
     log_file = _log_file(compiled, listener)
@@ -70,21 +84,15 @@ def _keys(settings: Server) -> tuple[bytes, ...]:
 
 
 def _model(plan: Plan) -> ServedModel:
-    folder = model_folder(plan)
-    if folder is None:
-        raise Failure(
-            "`model.source`: only a checkpoint in a folder can be served by this version",
-            exit_code=FAILED,
-            hint="fetch it and name the folder: `model.source: {path: ...}`",
-        )
     numbers = serving_plan(plan)
     try:
-        model = load_served_model(
-            folder, dialect=numbers.dialect, vocab_size=numbers.vocab_size, now=datetime.now
-        )
-        preflight(
-            plan, folder
-        )  # the engine does it again: here a broken checkpoint is said at once
+        with model_texts(plan) as folder:
+            model = load_served_model(
+                folder, dialect=numbers.dialect, vocab_size=numbers.vocab_size, now=datetime.now
+            )
+            if not is_synthetic(plan):
+                # The engine does it again: here a broken checkpoint is said at once.
+                preflight(plan, folder)
     except (ModelFolderFault, LoadError) as error:
         raise Failure(str(error), exit_code=FAILED, hint=error.hint) from error
     return model
@@ -134,6 +142,9 @@ def _described(
             start_s=compiled.plan.schedule.deadlines.start_s,
             answer_s=compiled.plan.schedule.deadlines.decode_s,
             reports=_reports(),
+            known_text=known_text(
+                compiled.loaded.profile.model.perplexity, model.tokenizer, os.environ
+            ),
         ),
     )
 

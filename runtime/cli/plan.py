@@ -1,7 +1,7 @@
 """`ft plan`: the plan as a table, as JSON or YAML, or one of its programs step by step."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from firmtoken.compiler.explain import table
@@ -22,8 +22,9 @@ def show_plan(
     form: str | None,
     output: str | None,
     program: str | None,
+    inspect: Callable[[Plan], None] | None = None,
 ) -> int:
-    """Print or write it; the exit code."""
+    """Print or write it, once `inspect` has nothing against it; the exit code."""
     if program is not None and form is not None:
         raise Failure(
             "`--unroll` goes not with `--format`: steps are lines of text",
@@ -38,6 +39,8 @@ def show_plan(
             hint=f"write beside it: `--output {compiled.loaded.path.stem}.lock.json`",
         )
     plan = compiled.plan
+    if inspect is not None:
+        inspect(plan)
     text = _text(plan, form or _usual_form(output)) if program is None else _steps(plan, program)
     put(text, output)
     return 0

@@ -15,7 +15,7 @@ def make_model_profile(folder: str, *, output: str | None) -> int:
     """Print or write it; the exit code."""
     path = Path(folder).resolve()
     try:
-        data = read_model(path, name=path.name, source=str(path))
+        data = read_model(path, name=path.name, source={"path": str(path)})
     except LoadError as error:
         raise Failure(f"{folder}: {error}", exit_code=WRONG, hint=error.hint) from error
     put(HEAD + yaml_text(data), output)

@@ -13,25 +13,27 @@ signal.signal(signal.SIGINT, signal.SIG_DFL)
 import functools
 import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from importlib.util import find_spec
+from collections.abc import Callable
 from types import FrameType
-from typing import NoReturn, ParamSpec
+from typing import TYPE_CHECKING, NoReturn, ParamSpec
 
 import rich_click as click
 
 from firmtoken import __version__
 from firmtoken.runtime.cli.failure import Failure, say, tell
+from firmtoken.runtime.cli.packages import SERVING, needed
 from firmtoken.runtime.cli.standard_output import Unheard, open_outputs, say_no_more
 from firmtoken.runtime.exit_codes import FAILED, INTERRUPTED, TERMINATED, WRONG
+
+if TYPE_CHECKING:
+    from firmtoken.compiler.plan import Plan
 
 click.rich_click.COMMAND_GROUPS = {
     "*": [
         {"name": "Serve", "commands": ["run"]},
         {"name": "When something goes wrong", "commands": ["why", "dump"]},
         {"name": "Before serving", "commands": ["plan", "check", "explain", "diff", "profile"]},
-        {"name": "Other", "commands": ["bench", "schema", "version"]},
+        {"name": "Other", "commands": ["bench", "synth", "schema", "version"]},
     ]
 }
 
@@ -46,8 +48,6 @@ _profile = click.argument("profile")
 
 
 P = ParamSpec("P")
-PROCESSES_NEED = ("uvicorn", "litestar", "jinja2", "tokenizers", "torch", "numpy", "safetensors")
-"""What the processes of a command import: said here, before it would be a stack of one of them."""
 
 
 class Terminated(BaseException):
@@ -83,23 +83,11 @@ def _on_term(_signum: int, _frame: FrameType | None) -> None:
     raise Terminated
 
 
-@contextmanager
-def _serving_packages(command: str) -> Iterator[None]:
-    """For the imports of a command that serves: the base install is the planner alone."""
-    try:
-        yield
-        for name in PROCESSES_NEED:
-            if find_spec(name) is None:
-                raise ModuleNotFoundError(name=name)
-    except ModuleNotFoundError as error:
-        package = (error.name or "firmtoken").partition(".")[0]
-        if package == "firmtoken":
-            raise
-        raise Failure(
-            f"`ft {command}` needs the serving packages, `{package}` is missing",
-            exit_code=FAILED,
-            hint='`pip install "firmtoken[run]"`, or `pip install -e ".[run]"` in a clone',
-        ) from error
+def _from_hub(plan: "Plan", *, yes: bool) -> "Plan":
+    with needed("run", extra="hub"):
+        from firmtoken.runtime.cli.hub import fetch_checkpoint
+
+    return fetch_checkpoint(plan, yes=yes)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -124,6 +112,7 @@ def ft() -> None:
 )
 @click.option("--lock", metavar="FILE", help="With --locked: the plan to compare with.")
 @click.option("--service", is_flag=True, help="Print a systemd user unit for this, start nothing.")
+@click.option("--yes", is_flag=True, help="Download a checkpoint from the hub without a question.")
 @click.option("--debug", is_flag=True, help="Check the scheduler's invariants after each step.")
 @_answering
 def run(
@@ -134,6 +123,7 @@ def run(
     locked: bool,
     lock: str | None,
     service: bool,
+    yes: bool,
     debug: bool,
 ) -> int:
     """Compile PROFILE, load the model and serve it.
@@ -142,7 +132,7 @@ def run(
     """
     if lock is not None and not locked:
         raise Failure("`--lock` goes with `--locked`", exit_code=WRONG, hint="add `--locked`")
-    with _serving_packages("run"):
+    with needed("run", extra="run", packages=SERVING):
         from firmtoken.runtime.cli.launch import launch
         from firmtoken.runtime.cli.service import print_service
 
@@ -150,8 +140,9 @@ def run(
     given = [f"{field}={value}" for field, value in short if value is not None]
     settings = (*overrides, *given)
     if service:
-        return print_service(profile, settings, locked=locked, lock=lock, debug=debug)
-    return launch(profile, settings, locked=locked, lock=lock, debug=debug)
+        return print_service(profile, settings, locked=locked, lock=lock, yes=yes, debug=debug)
+    from_hub = functools.partial(_from_hub, yes=yes)
+    return launch(profile, settings, locked=locked, lock=lock, debug=debug, from_hub=from_hub)
 
 
 _report_format = click.option(
@@ -191,6 +182,7 @@ def dump(url: str, key_file: str | None, form: str) -> int:
 @ft.command()
 @_profile
 @_set
+@click.option("--model", metavar="hub:ORG/NAME", help="Plan this checkpoint, not the profile's.")
 @click.option(
     "--format",
     "form",
@@ -212,12 +204,23 @@ def dump(url: str, key_file: str | None, form: str) -> int:
 def plan(
     profile: str,
     overrides: tuple[str, ...],
+    model: str | None,
     form: str | None,
     output: str | None,
     unroll: str | None,
     timeline: str | None,
 ) -> int:
-    """Compile PROFILE and show the plan; needs no GPU."""
+    """Compile PROFILE and show the plan; needs no GPU.
+
+    With `--model` the headers of a checkpoint on the hub are compared with it: no weights are downloaded.
+    """
+    inspect = None
+    if model is not None:
+        with needed("plan --model", extra="hub"):
+            from firmtoken.runtime.cli.hub_model import hub_model
+
+        found = hub_model(model)
+        overrides, inspect = (found.override, *overrides), found.inspect
     if timeline is not None:
         if form or output or unroll:
             raise Failure(
@@ -227,10 +230,10 @@ def plan(
             )
         from firmtoken.runtime.cli.timeline import show_timeline
 
-        return show_timeline(profile, overrides, timeline)
+        return show_timeline(profile, overrides, timeline, inspect)
     from firmtoken.runtime.cli.plan import show_plan
 
-    return show_plan(profile, overrides, form=form, output=output, program=unroll)
+    return show_plan(profile, overrides, form=form, output=output, program=unroll, inspect=inspect)
 
 
 @ft.command()
@@ -302,7 +305,15 @@ def profile() -> None:
 @click.option("--output", metavar="FILE", help="Write to FILE instead of stdout.")
 @_answering
 def model(folder: str, output: str | None) -> int:
-    """Make a model file from the checkpoint in DIR: its `config.json` and `hf_quant_config.json` are enough."""
+    """Make a model file from the checkpoint in DIR: its `config.json` and `hf_quant_config.json` are enough.
+
+    DIR may be `hub:ORG/NAME`, or `hub:ORG/NAME@REVISION`.
+    """
+    if folder.startswith("hub:"):
+        with needed("profile model", extra="hub"):
+            from firmtoken.runtime.cli.hub_model import make_hub_model_profile
+
+        return make_hub_model_profile(folder, output=output)
     from firmtoken.runtime.cli.profile import make_model_profile
 
     return make_model_profile(folder, output=output)
@@ -318,20 +329,46 @@ def model(folder: str, output: str | None) -> int:
     show_default=True,
     help="Runs of each row; the median counts.",
 )
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["table", "json"]),
-    default="table",
-    show_default=True,
-)
+@click.option("--temperature", type=click.FloatRange(0, 2), default=0.0, show_default=True)
+@click.option("--top-p", type=click.FloatRange(0, 1), default=1.0, show_default=True)
+@_report_format
 @_answering
-def bench(profile: str, overrides: tuple[str, ...], runs: int, form: str) -> int:
-    """Measure PROFILE on this machine: the engine alone, then through HTTP."""
-    with _serving_packages("bench"):
+def bench(
+    profile: str,
+    overrides: tuple[str, ...],
+    runs: int,
+    temperature: float,
+    top_p: float,
+    form: str,
+) -> int:
+    """Measure PROFILE on this machine: the engine alone, then through HTTP; at temperature 0 all draws are greedy."""
+    with needed("bench", extra="run", packages=SERVING):
+        from firmtoken.runtime.cli.bench import Wish
         from firmtoken.runtime.cli.bench import bench as measure
 
-    return measure(profile, overrides, runs=runs, form=form)
+    wish = Wish(runs=runs, temperature=temperature, top_p=top_p, form=form)
+    return measure(profile, overrides, wish, from_hub=functools.partial(_from_hub, yes=False))
+
+
+@ft.command()
+@_profile
+@click.argument("directory", metavar="DIR")
+@_set
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    help="Equal seeds give equal weights. [default: that of the profile's `model.source`, or 0]",
+)
+@_answering
+def synth(profile: str, directory: str, overrides: tuple[str, ...], seed: int | None) -> int:
+    """Write a synthetic checkpoint of PROFILE's model to DIR: random weights in the layout of the published one.
+
+    `model.source: {synthetic: {seed: 0}}` in a profile serves the same weights without files.
+    """
+    with needed("synth", extra="run", packages=SERVING):
+        from firmtoken.runtime.cli.synth import synthesise
+
+    return synthesise(profile, directory, overrides, seed=seed)
 
 
 @ft.command()

@@ -24,16 +24,26 @@ PLAIN = re.compile(r"[A-Za-z0-9_@+=:,./%-]+")
 """Words that need no quotes."""
 CARRIED = (
     "CUDA_VISIBLE_DEVICES",
+    "HF_ENDPOINT",
     "HF_HOME",
     "HF_HUB_OFFLINE",
     "XDG_CACHE_HOME",
     "XDG_STATE_HOME",
 )
-"""Variables that `ft run` reads and a service would not have (D17); `HF_TOKEN` is a secret, and units are not."""
+"""Variables that a service would not have: those that `ft run` reads (D17), and where huggingface_hub finds its hub.
+
+`HF_TOKEN` is a secret, and units are not.
+"""
 
 
 def print_service(
-    argument: str, overrides: Sequence[str], *, locked: bool, lock: str | None, debug: bool
+    argument: str,
+    overrides: Sequence[str],
+    *,
+    locked: bool,
+    lock: str | None,
+    yes: bool,
+    debug: bool,
 ) -> int:
     """Check the profile as `ft run` would, print the unit, start nothing."""
     compiled = compile_argument(argument, overrides)
@@ -46,6 +56,7 @@ def print_service(
         profile=_profile(argument, compiled.loaded.name),
         overrides=overrides,
         lock=path,
+        yes=yes,
         debug=debug,
         folder=Path.cwd(),
         environ=os.environ,
@@ -61,6 +72,7 @@ def service_unit(
     profile: str,
     overrides: Sequence[str],
     lock: Path | None,
+    yes: bool,
     debug: bool,
     folder: Path,
     environ: Mapping[str, str],
@@ -68,6 +80,7 @@ def service_unit(
     """The text of the unit; `folder` is where relative paths in `overrides` start."""
     settings = [part for override in overrides for part in ("--set", override)]
     settings += ["--locked", "--lock", str(lock)] if lock is not None else []
+    settings += ["--yes"] if yes else []
     settings += ["--debug"] if debug else []
     command = " ".join(
         (

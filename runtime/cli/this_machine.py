@@ -7,6 +7,7 @@ from pathlib import Path
 
 from firmtoken.compiler.people import not_runnable
 from firmtoken.compiler.plan import Plan
+from firmtoken.runtime.cli.this_gpu import NoNvml, choose_gpu, differences, find_gpus
 
 MIB, GIB = 2**20, 2**30
 
@@ -24,19 +25,39 @@ def lacks(plan: Plan, *, root: Path = Path("/")) -> Iterator[Lack]:
     if note := not_runnable(plan):  # on no machine, so its hardware mends nothing
         yield Lack(
             message=f"the plan `{plan.profile.name}` {note}",
-            hint="this version runs CPU profiles only, such as `ft run tiny-cpu`",
+            hint="this version runs GPU plans whose experts are all resident, and CPU profiles such as `ft run tiny-cpu`",
         )
     elif plan.device.kind == "cuda" and not has_nvidia_gpu(root):
         yield Lack(
             message=f"this machine has no NVIDIA GPU, and the plan `{plan.profile.name}` needs one",
             hint="run it where that GPU is and its driver is loaded, or try `ft run tiny-cpu` here",
         )
+    elif plan.device.kind == "cuda":
+        yield from _gpu_lacks(plan)
     needed, free = _host_bytes(plan), available_bytes(root)
     if needed > free:
         yield Lack(
             message=f"the plan needs {needed / GIB:.2f} GiB of host memory, {free / GIB:.2f} GiB are free",
             hint=f"end other programs, or {_with_less(plan, free)}",
         )
+
+
+def _gpu_lacks(plan: Plan) -> Iterator[Lack]:
+    try:
+        gpus = find_gpus()
+    except NoNvml as error:
+        yield Lack(message=str(error), hint=error.hint)
+        return
+    gpu = choose_gpu(gpus, plan.device.index)
+    if gpu is None:
+        shown = ", ".join(f"{one.index} ({one.name}, {one.uuid})" for one in gpus)
+        yield Lack(
+            message=f"this machine has no GPU `{plan.device.index}`",
+            hint=f"`hardware.gpu.device` may be: {shown or 'none'}",
+        )
+        return
+    for message, hint in differences(plan, gpu):
+        yield Lack(message=message, hint=hint)
 
 
 def _with_less(plan: Plan, free: int) -> str:
@@ -50,9 +71,14 @@ def _with_less(plan: Plan, free: int) -> str:
 
 
 def has_nvidia_gpu(root: Path) -> bool:
-    """True if a driver shows one: natively, or through WSL's `dxg`."""
+    """True if a driver shows one: natively, by its devices alone (as in gVisor), or through WSL's `dxg`."""
     native = root / "proc/driver/nvidia/gpus"
-    return (native.is_dir() and any(native.iterdir())) or (root / "dev/dxg").exists()
+    devices = root / "dev"
+    return (
+        (native.is_dir() and any(native.iterdir()))
+        or any(devices.glob("nvidia[0-9]*"))
+        or (devices / "dxg").exists()
+    )
 
 
 def available_bytes(root: Path) -> int:

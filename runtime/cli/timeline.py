@@ -1,7 +1,8 @@
 """`ft plan --timeline`: the picture of a decode step and a prefill span in a file, and in words on the terminal."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from firmtoken.compiler.plan import Plan
 from firmtoken.compiler.timeline import timelines
 from firmtoken.compiler.timeline_svg import draw
 from firmtoken.compiler.timeline_text import summary
@@ -14,9 +15,15 @@ ONLY_WORDS = "-"
 SUFFIX = ".svg"
 
 
-def show_timeline(argument: str, overrides: Sequence[str], target: str) -> int:
-    """Print the summary; `target` is a file for the picture, or `-` for none. The exit code.
+def show_timeline(
+    argument: str,
+    overrides: Sequence[str],
+    target: str,
+    inspect: Callable[[Plan], None] | None = None,
+) -> int:
+    """Print the summary, once `inspect` has nothing against the plan; the exit code.
 
+    `target` is a file for the picture, or `-` for none.
     The file's name must end in `.svg`: a file that is there is replaced, so a profile named by mistake must not be.
     """
     if target != ONLY_WORDS and not target.lower().endswith(SUFFIX):
@@ -26,6 +33,8 @@ def show_timeline(argument: str, overrides: Sequence[str], target: str) -> int:
             hint="`--timeline timeline.svg` draws it, `--timeline -` prints the words alone",
         )
     compiled = compile_argument(argument, overrides)
+    if inspect is not None:
+        inspect(compiled.plan)
     found = timelines(compiled.loaded.profile, compiled.plan)
     if target != ONLY_WORDS:
         put(draw(compiled.plan.profile.name, found), target)

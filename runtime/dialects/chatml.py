@@ -21,6 +21,17 @@ from jinja2.utils import Namespace, missing
 MAX_RENDERED_CHARACTERS = 64 * 2**20
 """A template is a stranger's program: its output has a bound, like a request body."""
 
+_A_CHAT = [{"role": "user", "content": "Hello"}]
+_A_TOOL_NAME = "a_tool_to_try"
+_A_TOOL = {
+    "type": "function",
+    "function": {
+        "name": _A_TOOL_NAME,
+        "description": "",
+        "parameters": {"type": "object", "properties": {}},
+    },
+}
+
 
 class TemplateFault(Exception):
     """Root of this tree."""
@@ -55,7 +66,7 @@ class ChatTemplate:
 
     def try_out(self) -> None:
         """Render one message of a user; raises `BadTemplate` for a template that no request could use."""
-        values = {"messages": [{"role": "user", "content": "Hello"}], "add_generation_prompt": True}
+        values = {"messages": _A_CHAT, "add_generation_prompt": True}
         try:
             text = _written(self._strict, self._special_tokens | values)
         except TemplateRefused as error:
@@ -69,14 +80,25 @@ class ChatTemplate:
         *,
         add_generation_prompt: bool,
         variables: Mapping[str, object],
+        tools: Sequence[Mapping[str, object]] | None = None,
     ) -> str:
         """The prompt's text; `variables` are the request's `chat_template_kwargs`."""
         return _written(
             self._template,
             self._special_tokens
             | dict(variables)
+            # None, as in transformers: a template may ask whether `tools` is defined, and it always is.
+            | {"tools": tools, "documents": None}
             | {"messages": messages, "add_generation_prompt": add_generation_prompt},
         )
+
+    def takes_tools(self) -> bool:
+        """Whether tools become part of the prompt: a template without a place for them drops them in silence."""
+        try:
+            text = self.render(_A_CHAT, tools=[_A_TOOL], add_generation_prompt=True, variables={})
+        except TemplateRefused:
+            return False
+        return _A_TOOL_NAME in text
 
 
 def _written(template: jinja2.Template, values: Mapping[str, object]) -> str:

@@ -13,11 +13,13 @@ from firmtoken.compiler.admission import need
 from firmtoken.runtime.engine.sequence import Sequence
 from firmtoken.runtime.engine.work import Decode, Piece, Span
 from firmtoken.runtime.kernels.batch import Batch, Draw, Segment
+from firmtoken.runtime.kernels.device_rows import DeviceRows
 from firmtoken.runtime.memory.pages import SENTINEL_PAGE
 
 Key = tuple[str | int, ...]
 SPAN: Key = ("span",)
-Batches = dict[Key, Batch]
+AnyBatch = Batch | DeviceRows
+Batches = dict[Key, AnyBatch]
 
 IGNORED = Draw(temperature=0.0, top_p=1.0, top_k=0, min_p=0.0, seed=0, position=0)
 
@@ -84,7 +86,7 @@ class BatchBuilder:
     def span(self, span: Span, cut: Cut) -> Batches:
         """Batches of every tile and chunk, and of the span as a whole."""
         rows = SpanRows(span, self._page_size)
-        batches = {SPAN: self._whole(span, rows)}
+        batches: Batches = {SPAN: self._whole(span, rows)}
         first = 0
         for c, tiles in enumerate(cut.chunks):
             chunk_first = first

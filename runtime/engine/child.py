@@ -21,15 +21,26 @@ from firmtoken.runtime.engine.channel import Channel
 from firmtoken.runtime.engine.engine import Engine
 from firmtoken.runtime.engine.failures import EngineBroken
 from firmtoken.runtime.engine.launches import NoKernel
-from firmtoken.runtime.engine.loading import NoFolder, checkpoint_folder, load_weights
-from firmtoken.runtime.engine.messages import Abort, Add, Down, Fault, Progress, Ready, Start, Stop
+from firmtoken.runtime.engine.loading import NoFolder, inventory_of, load_weights
+from firmtoken.runtime.engine.messages import (
+    Abort,
+    Add,
+    Down,
+    Fault,
+    Log,
+    Progress,
+    Ready,
+    Start,
+    Stop,
+)
 from firmtoken.runtime.engine.position import POSITION_BYTES, Position
 from firmtoken.runtime.engine.program import Interpreter
+from firmtoken.runtime.engine.self_check import KernelWrong, check_kernels, summary
 from firmtoken.runtime.engine.warm_up import NotFinite, warm_up
+from firmtoken.runtime.engine.weights_check import WeightsReadWrong, check_weights
 from firmtoken.runtime.exit_codes import DONE, ENGINE_DIED, FAILED, REFUSED
 from firmtoken.runtime.memory.arena import Arena, NoMemory
 from firmtoken.runtime.weights.errors import LoadError
-from firmtoken.runtime.weights.preflight import preflight
 
 STATS_EVERY_S = 1.0
 PROGRESS_EVERY_S = 0.1
@@ -73,12 +84,21 @@ def start(channel: Channel, message: Start, clock: Clock, position: Position) ->
     start_s = plan.schedule.deadlines.start_s
     position.least_ns = int(start_s * 1e9)  # all is done for the first time
     position.due(start_s)
-    inventory = preflight(plan, checkpoint_folder(plan))
-    interpreter = Interpreter(plan, Arena(plan.spaces, message.segments), position)
+    inventory = inventory_of(plan)
+    arena = Arena(plan.spaces, message.segments, plan.device.kind)
+    interpreter = Interpreter(plan, arena, position, timed=message.timed)
     loaded = load_weights(
         plan, interpreter, inventory, Reporter(channel, clock, position, start_s), message.segments
     )
     loaded_at = clock()
+    if plan.device.kind == "cuda":
+        channel.send(Progress(phase="self-check", done=0, total=0))
+        found = check_kernels(plan, interpreter, lambda: position.due(start_s))
+        channel.put(Log(line=f"{summary(found)}; {clock() - loaded_at:.1f} s"))
+    if message.known_text is not None:
+        channel.send(Progress(phase="perplexity", done=0, total=0))
+        line = check_weights(plan, interpreter, inventory, message.known_text)
+        channel.put(Log(line=line))
     channel.send(Progress(phase="warm-up", done=0, total=0))
     warm_up(plan, interpreter)
     position.least_ns = 0
@@ -172,9 +192,11 @@ def describe(error: Exception) -> Fault:
             )
         case NoKernel():
             code, hint = REFUSED, "choose another kernel under `kernels:`"
+        case KernelWrong():
+            code, hint = REFUSED, error.hint
         case NoMemory():
             code, hint = REFUSED, "free memory, or ask for less under `hardware`"
-        case LoadError() | NoFolder() | NotFinite():
+        case LoadError() | NoFolder() | NotFinite() | WeightsReadWrong():
             code, hint = FAILED, error.hint
         case EngineBroken():
             code, hint = ENGINE_DIED, "the stack is in the log; please report it"

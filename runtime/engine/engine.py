@@ -10,12 +10,12 @@ from firmtoken.compiler.plan import Plan
 from firmtoken.compiler.program import BoundYield, Value
 from firmtoken.runtime.engine.batches import (
     SPAN,
-    BatchBuilder,
     Batches,
     Cut,
     cut_rows,
     drawn_tokens,
 )
+from firmtoken.runtime.engine.device_batches import DeviceBatches
 from firmtoken.runtime.engine.failures import EngineBroken, sentence, why_broken
 from firmtoken.runtime.engine.holdings import NotParked
 from firmtoken.runtime.engine.invariants import check_invariants
@@ -74,7 +74,7 @@ class Engine:
         self._arrivals = 0
         self._units = 0
         self._announced: tuple[int, ...] = ()
-        self._batches = BatchBuilder(plan.kv_cache.page_size, hybrid=self.scheduler.limits.hybrid)
+        self._batches = interpreter.batch_builder()
 
     @property
     def idle(self) -> bool:
@@ -131,6 +131,8 @@ class Engine:
             expert_hits=counters.expert_hits,
             expert_misses=counters.link_bytes["decode"] // self._plan.experts.slot_bytes,
             link_bytes=dict(counters.link_bytes),
+            timed_steps=counters.timed_steps,
+            timed_s=counters.timed_s,
         )
 
     def _schedule(self) -> Span | Decode | None:
@@ -156,7 +158,7 @@ class Engine:
     def _run_span(self, span: Span) -> None:
         schedule = self._plan.schedule
         cut = cut_rows(
-            span.num_tokens,
+            self.scheduler.limits.prompt_rows(span.num_tokens, len(span.pieces)),
             len(span.pieces),
             chunk=schedule.moe_chunk,
             tile=schedule.mixer_tile,
@@ -209,9 +211,7 @@ class Engine:
     def _run_decode(self, decode: Decode) -> None:
         self._units = 0
         self._announce_decode(decode)
-        batch = self._batches.decode(decode)
-        batches: Batches = {SPAN: batch, ("tokens", 0): batch}
-        cut = Cut(chunks=((decode.size,),), num_seqs=decode.size)
+        batches, cut = self._decode_batches(decode)
         self._decoding = decode.sequences
         self._interpreter.run("decode", cut, batches)
         self._decoding = ()
@@ -230,6 +230,23 @@ class Engine:
         self._end_those_without_a_token((one, len(one.token_ids)) for one in strange)
         kept = tuple(one for one in decode.sequences if one not in strange)
         return replace(decode, sequences=kept)
+
+    def capture_decode(self, size: int) -> None:
+        """From now on decode steps of this size replay a graph; they have run before."""
+        batches, cut = self._decode_batches(Decode(sequences=(), size=size))
+        self._interpreter.capture("decode", cut, batches)
+
+    def capture_prompt(self, rows: int) -> None:
+        """From now on prompts of one request that are padded to so many rows replay a graph."""
+        schedule = self._plan.schedule
+        cut = cut_rows(rows, 1, chunk=schedule.moe_chunk, tile=schedule.mixer_tile)
+        assert isinstance(self._batches, DeviceBatches), "only a GPU captures"
+        self._interpreter.capture("prefill", cut, self._batches.prompt(cut))
+
+    def _decode_batches(self, decode: Decode) -> tuple[Batches, Cut]:
+        batch = self._batches.decode(decode)
+        cut = Cut(chunks=((decode.size,),), num_seqs=decode.size)
+        return {SPAN: batch, ("tokens", 0): batch}, cut
 
     def _count_step(self) -> None:
         self.steps += 1
@@ -296,6 +313,7 @@ class Engine:
         tokens: list[int] = self._interpreter.views.tensor(Value(f"{program}.tokens"))[
             :count
         ].tolist()
+        self._interpreter.settle()
         return tokens
 
     def _announce_span(self, span: Span) -> None:

@@ -112,7 +112,7 @@ def corrupt(op: str, operands: Mapping[str, Operand], batch: Batch) -> bool:
             slots = list(_fetched(operand, operands["miss"]))
             operand.arena.slots[slots] = NAN_BYTE
             num_filled += len(slots)
-        elif operand is not None and operand.is_floating_point():
+        elif isinstance(operand, torch.Tensor) and operand.is_floating_point():
             rows = _rows(name, batch)
             if rows is None:
                 operand.fill_(torch.nan)

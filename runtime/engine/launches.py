@@ -9,13 +9,13 @@ from typing import Any  # operands and results differ by op
 from firmtoken.compiler.choices import KernelChoice
 from firmtoken.compiler.program import BoundStep, BoundYield, Flat, Value
 from firmtoken.compiler.sessions import PHASE
-from firmtoken.runtime.engine.batches import SPAN, Cut, Key
+from firmtoken.compiler.workspaces import WORKSPACE_SPACES, workspace_line
+from firmtoken.runtime.engine.batches import SPAN, AnyBatch, Cut, Key
 from firmtoken.runtime.engine.faults import Faults
 from firmtoken.runtime.engine.position import IDLE, pack
 from firmtoken.runtime.engine.streams import MAIN
 from firmtoken.runtime.engine.views import Views, Window
 from firmtoken.runtime.kernels import load_entry
-from firmtoken.runtime.kernels.batch import Batch
 
 BRIEF = 2
 """Where `main` waits for a side launch no later than at its launch of this number, it runs it itself if it is next.
@@ -38,7 +38,11 @@ class Launch:
     """A step with its kernel and operands bound; what is left is the batch."""
 
     step: BoundStep
-    call: Callable[[Batch], Any]
+    choice: KernelChoice
+    kernel: partial[Any]
+    """With its constants and operands as keywords."""
+    call: Callable[[AnyBatch], Any]
+    """The kernel, with what a test lets go wrong."""
     at: int
     """Which launch it is: a word of `position`, without its state."""
     key: Key
@@ -61,25 +65,25 @@ class Kernels:
     """The kernels rows of a plan, loaded."""
 
     def __init__(self, rows: Sequence[KernelChoice]) -> None:
-        self._rows = tuple(rows)
+        self._rows: dict[tuple[str, str, str], list[KernelChoice]] = {}
         for row in rows:
             if row.status != "ready":
                 raise NoKernel(f"kernel `{row.kernel}` of `{row.op}` is only planned")
+            self._rows.setdefault((row.op, row.kernel, row.phase), []).append(row)
         self._loaded = {row.entry: load_entry(row.entry) for row in rows}
 
-    def choose(self, step: BoundStep, program: str, rows: int) -> Callable[..., Any]:
-        """The kernel that the step names, with its constants bound."""
-        for row in self._rows:
-            named = (row.op, row.kernel, row.phase) == (
-                step.step.op,
-                step.step.kernel,
-                PHASE[program],
-            )
-            if named and row.sizes[0] <= rows <= row.sizes[1]:
-                return partial(self._loaded[row.entry], **row.constants)
+    def choose(self, step: BoundStep, program: str, rows: int) -> KernelChoice:
+        """The row of the kernel that the step names."""
+        for row in self._rows.get((step.step.op, step.step.kernel, PHASE[program]), ()):
+            if row.sizes[0] <= rows <= row.sizes[1]:
+                return row
         raise NoKernel(
             f"no kernels row for `{step.step.op}` by `{step.step.kernel}` with {rows} rows in {program}"
         )
+
+    def entry(self, row: KernelChoice) -> Callable[..., Any]:
+        """What the row names."""
+        return self._loaded[row.entry]
 
 
 def bind_program(
@@ -108,9 +112,13 @@ def bind_program(
         if item.step.stream == MAIN:
             waits, entry_waits = (*entry_waits, *waits), ()
         operands = {name: views.cut(value, window) for name, value in item.operands.items()}
-        kernel = partial(kernels.choose(item, program, rows), **operands, **item.indices)
+        choice = kernels.choose(item, program, rows)
+        if workspace_line(choice.workspace) in WORKSPACE_SPACES:
+            operands["workspace"] = views.workspace(choice.workspace)
+        kernel = partial(kernels.entry(choice), **choice.constants, **operands, **item.indices)
         call = faults.wrap(kernel, item, program, operands)
-        bound.append(_launch(item, call, key, waits, at=pack(program, index, IDLE), renews=renews))
+        at = pack(program, index, IDLE)
+        bound.append(_launch(item, choice, kernel, call, key, waits, at=at, renews=renews))
     return tuple(_mark_brief(bound))
 
 
@@ -127,6 +135,8 @@ def _mark_brief(bound: Sequence[Launch | BoundYield]) -> Iterator[Launch | Bound
 
 def _launch(
     item: BoundStep,
+    choice: KernelChoice,
+    kernel: partial[Any],
     call: Callable[..., Any],
     key: Key,
     waits: tuple[Value, ...],
@@ -139,6 +149,8 @@ def _launch(
     busy = waits or item.records or item.holds or item.drops or counted or renews
     return Launch(
         step=item,
+        choice=choice,
+        kernel=kernel,
         call=call,
         at=at,
         key=key,

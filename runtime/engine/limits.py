@@ -20,6 +20,7 @@ class Limits:
     max_num_seqs: int
     prefill_span: int
     graph_batch_sizes: tuple[int, ...]
+    prefill_graph_rows: tuple[int, ...]
     offload: bool
     on_demand_cold: int
     on_demand_warm: int
@@ -42,6 +43,11 @@ class Limits:
         """The planned batch size that takes this many sequences."""
         return next(size for size in self.graph_batch_sizes if size >= num_seqs)
 
+    def prompt_rows(self, num_tokens: int, num_seqs: int) -> int:
+        """Rows of a span: those of the next captured prefill where there is one."""
+        planned = self.prefill_graph_rows if num_seqs == 1 else ()
+        return next((rows for rows in planned if rows >= num_tokens), num_tokens)
+
 
 def limits_of(plan: Plan) -> Limits:
     """The scheduler's part of `plan`."""
@@ -56,6 +62,7 @@ def limits_of(plan: Plan) -> Limits:
         max_num_seqs=schedule.max_num_seqs,
         prefill_span=schedule.prefill_span,
         graph_batch_sizes=schedule.graph_batch_sizes,
+        prefill_graph_rows=schedule.prefill_graph_rows,
         offload=plan.experts.placement == "offload",
         on_demand_cold=schedule.on_demand_below.cold,
         on_demand_warm=schedule.on_demand_below.warm,

@@ -2,18 +2,28 @@
 
 import hashlib
 from collections.abc import Collection
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import torch
 
+from firmtoken.compiler.places import Weight
 from firmtoken.compiler.plan import Plan
+from firmtoken.compiler.prescribed_routes import ROUTES
 from firmtoken.compiler.program import Value
 from firmtoken.runtime.engine.program import Interpreter
 from firmtoken.runtime.engine.views import Views
-from firmtoken.runtime.weights.load import Loaded, Progress, load
-from firmtoken.runtime.weights.preflight import Inventory
+from firmtoken.runtime.weights.load import Loaded, load
+from firmtoken.runtime.weights.planned_model import ROUTER, SEED, is_synthetic
+from firmtoken.runtime.weights.preflight import Inventory, preflight
+from firmtoken.runtime.weights.reading import Progress, large_pages
+from firmtoken.runtime.weights.synthetic_routes import ROUTERS, route_table
+from firmtoken.runtime.weights.synthetic_source import synthetic_inventory
 
 RESTART_COPY = "restart_copy"
+ROUTE_THREADS = 8
+"""Layers at a time, while tables of prescribed experts are drawn."""
 EXPERT_SEGMENT = {"offload": "bank", "resident": RESTART_COPY}
 """Where experts outlive the engine, by placement."""
 
@@ -32,15 +42,22 @@ def checkpoint_folder(plan: Plan) -> Path:
     return Path(path)
 
 
+def inventory_of(plan: Plan) -> Inventory:
+    """All that the plan needs, in its checkpoint or made for it; raises `NoFolder` and `LoadError`."""
+    if is_synthetic(plan):
+        return synthetic_inventory(plan)
+    return preflight(plan, checkpoint_folder(plan))
+
+
 class PlanPlaces:
     """Where the loader puts what it reads: the plan's places."""
 
     def __init__(self, views: Views) -> None:
         self._views = views
 
-    def weight(self, name: str, ordinal: int) -> torch.Tensor:
-        """The tensor of a weight row."""
-        return self._views.weight(name, ordinal)
+    def sections(self, weight: Weight, ordinal: int) -> dict[str, torch.Tensor]:
+        """The tensors of a weight row."""
+        return self._views.sections(weight, ordinal)
 
     def bank(self, layer: int) -> torch.Tensor:
         """uint8 [E, slot_bytes]"""
@@ -49,6 +66,10 @@ class PlanPlaces:
     def slots(self) -> torch.Tensor:
         """uint8 [S, slot_bytes]"""
         return self._views.experts.slots
+
+    def buffer(self, size: int) -> torch.Tensor:
+        """uint8 [size]"""
+        return large_pages(size)
 
 
 def load_weights(
@@ -67,15 +88,21 @@ def load_weights(
     digest = content_digest(plan, inventory) if kept in segments else ""
     found = bool(digest) and position.filled().get(kept) == digest
     if found and kept == RESTART_COPY:
+        progress("experts of the engine before", 0, 0)
         copy_experts(plan, views, back=True)
     elif not found and kept in segments:
         position.fill(kept, "")  # whoever comes next must not trust what is half written
     loaded = load(plan, inventory, PlanPlaces(views), progress, keep_experts=found)
     if not found and kept in segments:
         if kept == RESTART_COPY:
+            progress("restart copy", 0, 0)
             copy_experts(plan, views, back=False)
         position.fill(kept, digest)
+    progress("expert slots", 0, 0)
     fill_slots(plan, views)
+    if ROUTER in plan.model.source:
+        progress("prescribed routes", 0, 0)
+        fill_routes(plan, views)
     return loaded
 
 
@@ -83,10 +110,30 @@ def content_digest(plan: Plan, inventory: Inventory) -> str:
     """What a segment of experts holds: these files, as they are now, in this plan's layout."""
     digest = hashlib.sha256(plan.fingerprint.encode())
     checkpoint = inventory.checkpoint
+    if checkpoint.maker is not None:
+        return digest.hexdigest()  # what is made follows from the plan alone
     for name in sorted({tensor.file for tensor in checkpoint.tensors.values()}):
         state = (checkpoint.folder / name).stat()
         digest.update(f"{checkpoint.folder / name}:{state.st_size}:{state.st_mtime_ns}".encode())
     return digest.hexdigest()
+
+
+def fill_routes(plan: Plan, views: Views) -> None:
+    """The table of each layer."""
+    source, experts = plan.model.source, plan.experts
+    table = partial(
+        route_table,
+        ROUTERS[source[ROUTER]],
+        seed=int(source[SEED]),
+        num_experts=experts.per_layer,
+        chosen=int(plan.model.geometry["num_experts_per_token"]),
+    )
+    with ThreadPoolExecutor(ROUTE_THREADS) as pool:
+        layers = range(len(plan.model.layer_kinds))
+        for layer, found in enumerate(pool.map(lambda layer: table(layer=layer), layers)):
+            rows = views.weight(ROUTES, layer)
+            assert isinstance(rows, torch.Tensor)
+            rows.copy_(torch.from_numpy(found))
 
 
 def copy_experts(plan: Plan, views: Views, *, back: bool) -> None:

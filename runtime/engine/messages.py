@@ -25,6 +25,18 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
 
 
+class KnownText(msgspec.Struct, frozen=True, kw_only=True):
+    """A text that the model should know something of: how the engine sees whether its weights are read right."""
+
+    token_ids: list[int]
+    counted: list[bool]
+    """Of each token, whether its surprise counts."""
+    most: float
+    """The largest perplexity that is believed."""
+    folder: str
+    """Where what was read is remembered; empty: nowhere."""
+
+
 class Start(msgspec.Struct, frozen=True, tag="start"):
     """First message: the whole plan as `ft plan --output` writes it, and where the shared segments are."""
 
@@ -37,6 +49,10 @@ class Start(msgspec.Struct, frozen=True, tag="start"):
     """Check every invariant of the scheduler after each step."""
     test_faults: bool = False
     """A test's plan may name faults to happen; without this such a plan is refused."""
+    known_text: KnownText | None = None
+    """Read before warm-up, if given."""
+    timed: bool = False
+    """Let the device measure its decode steps, for `ft bench`; a CPU does not."""
 
 
 class Add(msgspec.Struct, frozen=True, tag="add"):
@@ -138,6 +154,9 @@ class Stats(msgspec.Struct, frozen=True, tag="stats"):
     expert_misses: int
     link_bytes: dict[str, int]
     """Bytes copied from the host bank, by program (`decode`, `prefill`, `extend`)."""
+    timed_steps: int = 0
+    timed_s: float = 0.0
+    """What the device took for those decode steps; none are timed unless `Start` says so."""
 
 
 class Fault(msgspec.Struct, frozen=True, tag="fault"):

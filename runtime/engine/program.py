@@ -15,13 +15,15 @@ import torch
 from firmtoken.compiler.plan import Plan
 from firmtoken.compiler.program import BoundYield, Flat, Program, Value
 from firmtoken.compiler.unroll import bind_all, describe_step, unroll
-from firmtoken.runtime.engine.batches import Batches, Cut
+from firmtoken.runtime.engine.batches import AnyBatch, BatchBuilder, Batches, Cut
+from firmtoken.runtime.engine.cuda_streams import CudaStreams
+from firmtoken.runtime.engine.device_batches import DeviceBatches
 from firmtoken.runtime.engine.faults import Faults
+from firmtoken.runtime.engine.graphs import Graphs
 from firmtoken.runtime.engine.launches import SPANS, Bound, Kernels, Launch, bind_program
 from firmtoken.runtime.engine.position import FIRST_STREAM, RUNNING, WAITING, Position
 from firmtoken.runtime.engine.streams import MAIN, StreamFailed, Streams
 from firmtoken.runtime.engine.views import Views
-from firmtoken.runtime.kernels.batch import Batch
 from firmtoken.runtime.memory.arena import Arena
 
 MAX_KEPT = 16
@@ -67,6 +69,9 @@ class Counters:
     """Bytes copied from the host bank, by program."""
     expert_hits: int = 0
     """Experts that decode found in their slots; counted where `admit` says it."""
+    timed_steps: int = 0
+    timed_s: float = 0.0
+    """What the device took for those decode steps, from the first launch of their graph to its last."""
 
     def count(self, program: str, op: str, found: int) -> None:
         """Adds what a launch of a counted op returned."""
@@ -95,10 +100,26 @@ class Recent(Generic[K, V]):
         return self._kept[key]
 
 
-class Interpreter:
-    """Programs of one plan over one arena. `main` is the caller's thread."""
+def open_streams(
+    plan: Plan, position: Position, main_word: int, *, timed: bool
+) -> tuple[Streams | CudaStreams, Graphs | None]:
+    """Those of the plan's device, and a GPU's graphs."""
+    names = plan.streams.names
+    if plan.device.kind == "cpu":
+        return Streams(names, position), None
+    streams = CudaStreams(names)
+    return streams, Graphs(streams, position, main_word, timed=timed)
 
-    def __init__(self, plan: Plan, arena: Arena, position: Position | None = None) -> None:
+
+class Interpreter:
+    """Programs of one plan over one arena. `main` is the caller's thread.
+
+    `timed`: graphs of decode steps measure themselves, for `ft bench`.
+    """
+
+    def __init__(
+        self, plan: Plan, arena: Arena, position: Position | None = None, *, timed: bool = False
+    ) -> None:
         self.views = Views(plan, arena)
         self.position = Position() if position is None else position
         self.held: set[Value] = set()
@@ -109,8 +130,10 @@ class Interpreter:
         self.faults = Faults(plan.faults, self.position)
         self._plan = plan
         self._kernels = Kernels(plan.kernels)
-        self._streams = Streams(plan.streams.names, self.position)
         self._main_word = FIRST_STREAM + 2 * plan.streams.names.index(MAIN)
+        self._streams, self._graphs = open_streams(
+            plan, self.position, self._main_word, timed=timed
+        )
         self._experts_per_token = int(plan.model.geometry["num_experts_per_token"])
         self._latest: dict[str, Bound] = {}  # of each program, what it ran last
         self._flats: Recent[tuple[str, tuple[int, ...]], Flat] = Recent()
@@ -129,11 +152,33 @@ class Interpreter:
         with torch.inference_mode():
             bound = self._latest[name] = self.bind(name, cut)
             try:
-                self._walk(name, bound, batches, on_yield)
+                if not self._replayed(name, cut, bound):
+                    self._walk(name, bound, batches, on_yield)
             except Abandoned:
                 self.drain()
                 self.held.clear()
         position.end_run(number)
+
+    def batch_builder(self) -> BatchBuilder | DeviceBatches:
+        """What makes the batches that this device's kernels read."""
+        if self._plan.device.kind == "cuda":
+            return DeviceBatches(self._plan, self.views)
+        return BatchBuilder(
+            self._plan.kv_cache.page_size, hybrid="linear" in self._plan.model.layer_kinds
+        )
+
+    def capture(self, name: str, cut: Cut, batches: Batches) -> None:
+        """From now on runs of this program and cut are replays of a graph; it must have run before."""
+        assert self._graphs is not None, "only a GPU captures"
+        self._graphs.capture(name, cut, self.bind(name, cut), batches)
+
+    def settle(self) -> None:
+        """What was launched has come to its end: its result has been read."""
+        self.position.words[self._main_word] = 0
+        took = None if self._graphs is None else self._graphs.settle()
+        if took is not None:
+            self.counters.timed_steps += 1
+            self.counters.timed_s += took
 
     def deadline(self, program: str) -> float:
         """Seconds that a unit of this program may take: a layer of a span, the whole of any other."""
@@ -182,6 +227,13 @@ class Interpreter:
         kinds = self._plan.model.layer_kinds
         return unroll(self._program(name), kinds, chunks=max(1, len(tiles)), tiles=tiles)
 
+    def _replayed(self, name: str, cut: Cut, bound: Bound) -> bool:
+        return (
+            self._graphs is not None
+            and self.record is None
+            and self._graphs.replay(name, cut, bound)
+        )
+
     def _walk(self, name: str, bound: Bound, batches: Batches, on_yield: OnYield | None) -> None:
         words, main = self.position.words, self._main_word
         for item in bound:
@@ -202,9 +254,10 @@ class Interpreter:
                 raise kind(self._described(failed.at)) from failed.__cause__
             except Exception as error:  # a kernel may raise anything; the engine answers for it
                 raise LaunchFailed(self._described(item.at)) from error
-        words[main] = 0
+        if self._graphs is None:
+            words[main] = 0  # on a GPU launches have only begun: `settle`
 
-    def _launch(self, program: str, launch: Launch, batch: Batch) -> None:
+    def _launch(self, program: str, launch: Launch, batch: AnyBatch) -> None:
         bound = launch.step
         if launch.renews:
             self.position.due(self.deadline(program))
@@ -234,7 +287,7 @@ class Interpreter:
             self.held.update(bound.holds)
             self.held.difference_update(bound.drops)
 
-    def _call(self, program: str, launch: Launch, batch: Batch) -> None:
+    def _call(self, program: str, launch: Launch, batch: AnyBatch) -> None:
         found = launch.call(batch)
         if launch.counted:
             self.counters.count(program, launch.step.step.op, found)

@@ -1,6 +1,6 @@
 """The first thing that an engine's process runs. No torch here.
 
-    python -m firmtoken.runtime.engine.spawned SOCKET POSITION STACKS      (file descriptors)
+    python -m firmtoken.runtime.engine.spawned SOCKET POSITION STACKS PARENT     (file descriptors, process number)
 
 Importing torch takes seconds, in which the parent may be killed or want to know what goes on; so the tie to it and the
 answer to its question come first: SIGUSR1 writes the stacks of all threads to STACKS, whatever they do.
@@ -12,22 +12,18 @@ import importlib
 import mmap
 import os
 import signal
-import socket
-import struct
 import sys
 
 from firmtoken.runtime.engine.position import POSITION_BYTES, Position
 from firmtoken.runtime.exit_codes import DONE
 
 PR_SET_PDEATHSIG = 1
-CREDENTIALS = struct.Struct("3i")
-"""`struct ucred`: process, user, group."""
 
 
 def main() -> None:
     """Ties the process to its parent, then runs the engine, which is imported only now."""
     die_with_parent()
-    if os.getppid() != spawner(int(sys.argv[1])):
+    if os.getppid() != int(sys.argv[4]):
         sys.exit(DONE)  # it was gone before it could be tied to: nobody is left to tell
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, file=int(sys.argv[3]), all_threads=True)
@@ -38,17 +34,6 @@ def main() -> None:
 def die_with_parent() -> None:
     """The kernel kills us when the thread that started us ends."""
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-def spawner(descriptor: int) -> int:
-    """The process that made this socket pair and started us; the kernel keeps its number, dead or alive."""
-    connection = socket.socket(fileno=descriptor)
-    try:
-        found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
-    finally:
-        connection.detach()
-    pid: int = CREDENTIALS.unpack(found)[0]
-    return pid
 
 
 if __name__ == "__main__":

@@ -7,9 +7,13 @@ from math import prod
 import torch
 
 from firmtoken.compiler.placement import placement
+from firmtoken.compiler.places import Weight
 from firmtoken.compiler.plan import Plan
 from firmtoken.compiler.program import Value
+from firmtoken.compiler.weight_sections import part_starts, weight_sections
+from firmtoken.compiler.workspaces import workspace_line
 from firmtoken.runtime.kernels.expert_slots import ExpertArena, ExpertSlots, make_arena
+from firmtoken.runtime.kernels.matrices import CodedMatrix, Matrix, PackedMatrix
 from firmtoken.runtime.memory.arena import Arena
 
 DTYPES = {
@@ -21,7 +25,7 @@ DTYPES = {
     "u8": torch.uint8,
 }
 SLOT = "slot"
-Operand = torch.Tensor | ExpertSlots
+Operand = Matrix | ExpertSlots
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,13 +39,8 @@ class Window:
 
     def rows(self, unit: str) -> tuple[int, int]:
         """The rows of one unit."""
-        rows = {
-            "tokens": self.tokens,
-            "tile": self.tile,
-            "pairs": self.pairs,
-            "sequences": self.sequences,
-        }
-        return rows[unit]
+        rows: tuple[int, int] = getattr(self, unit)
+        return rows
 
 
 class Views:
@@ -51,6 +50,12 @@ class Views:
         self._arena = arena
         self._places = placement(plan.buffers, plan.model.layer_kinds)
         self._weights = {weight.name: weight for weight in plan.weights}
+        self._units = {
+            row.name: row.shape[0]
+            for row in plan.buffers
+            if row.shape and isinstance(row.shape[0], str)
+        }
+        """What the rows of a buffer are counted in; of others every launch gets all."""
         self._slot_bytes = plan.experts.slot_bytes
         self._slot_spaces = {row.space for row in plan.buffers if row.dtype == SLOT}
         self._first_slot_address, self.experts = self._expert_arena(plan)
@@ -75,29 +80,50 @@ class Views:
         assert isinstance(found, ExpertSlots)
         return found
 
-    def weight(self, name: str, ordinal: int) -> torch.Tensor:
-        """The tensor of a weight row that is the `ordinal`-th on its axis."""
+    def weight(self, name: str, ordinal: int) -> Matrix:
+        """What kernels read of a weight row that is the `ordinal`-th on its axis."""
         weight = self._weights[name]
+        sections = self.sections(weight, ordinal)
+        match sections:
+            case {"codes": codes, "scales": scales}:
+                starts = part_starts([part for part in weight.parts if part.format == "fp8"])
+                return CodedMatrix(
+                    codes=codes, scales=scales, starts=starts, tail=sections.get("rows")
+                )
+            case {"packed": packed, "scale": scale, "globals": globals_}:
+                return PackedMatrix(
+                    packed=packed, scale=scale, globals=globals_, starts=part_starts(weight.parts)
+                )
+            case _:
+                return sections["rows"]
+
+    def sections(self, weight: Weight, ordinal: int) -> dict[str, torch.Tensor]:
+        """The tensors that a weight row consists of, by the names of `weight_sections`."""
         raw = self._arena.bytes_of(
             weight.space, weight.offset + ordinal * weight.stride, weight.bytes
         )
-        return raw.view(DTYPES[weight.dtype]).view(weight.shape)
+        return {
+            name: raw[section.offset : section.offset + section.bytes]
+            .view(DTYPES[section.dtype])
+            .view(section.shape)
+            for name, section in weight_sections(weight.shape, weight.parts).items()
+        }
+
+    def workspace(self, backend: str) -> torch.Tensor:
+        """uint8: all bytes that kernels of this backend share."""
+        name = workspace_line(backend)
+        return self._arena.bytes_of(name, 0, self._arena.size(name))
 
     def cut(self, value: Value, window: Window) -> Operand:
         """The value's rows of one launch."""
         found = self.full(value)
-        unit = self._unit(value)
-        if unit is None or not isinstance(found, torch.Tensor):
+        unit = self._units.get(value.name)
+        if unit is None:
             return found
+        assert isinstance(found, torch.Tensor)
         first, end = window.rows(unit)
         assert end <= found.shape[0], f"{value} has {found.shape[0]} rows, {end} wanted"
         return found[first:end]
-
-    def _unit(self, value: Value) -> str | None:
-        if value.name in self._weights:
-            return None
-        shape = self._places.buffer(value).shape
-        return shape[0] if shape and isinstance(shape[0], str) else None
 
     def _make(self, value: Value) -> Operand:
         weight = self._weights.get(value.name)

@@ -30,11 +30,23 @@ def warm_up(plan: Plan, interpreter: Interpreter) -> None:
     client = Client(plan, interpreter)
     client.ask_spans()
     client.ask_extensions()
+    client.ask_prompts()
     for size in plan.schedule.graph_batch_sizes:
         client.ask_together(size)
+    if captures(plan):
+        client.capture_decode()
+        client.capture_prompts()
+        client.ask_prompts()
+        for size in plan.schedule.graph_batch_sizes:
+            client.ask_together(size)  # of each graph its first replay
     interpreter.drain()
     interpreter.counters = Counters()
     interpreter.faults.armed = True
+
+
+def captures(plan: Plan) -> bool:
+    """Whether decode steps are replayed instead of launched."""
+    return plan.device.kind == "cuda" and plan.programs.decode.captured
 
 
 class CheckedEngine(Engine):
@@ -91,6 +103,21 @@ class Client:
         prompts = tuple(self._new_prompt(1) for _ in range(count))
         # One joins after each step, so the first draws a token at every size up to `count`, and one by its prompt.
         self.ask(prompts, max_output=min(count + 1, self._effective - 1))
+
+    def capture_decode(self) -> None:
+        """A graph of the decode program at each planned size; all kernels have run by now."""
+        for size in self._schedule.graph_batch_sizes:
+            self._engine.capture_decode(size)
+
+    def ask_prompts(self) -> None:
+        """A prompt that fills each captured prefill, alone."""
+        for rows in self._schedule.prefill_graph_rows:
+            self.ask((self._new_prompt(min(rows, self._longest)),))
+
+    def capture_prompts(self) -> None:
+        """A graph of the prefill program at each planned number of rows."""
+        for rows in self._schedule.prefill_graph_rows:
+            self._engine.capture_prompt(rows)
 
     def ask(self, prompts: tuple[list[int], ...], max_output: int = 1) -> None:
         """Returns when all have ended."""

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 import torch
 
+from firmtoken.runtime.kernels.sample.device_draws import DeviceDraws
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceRows:
@@ -39,3 +41,13 @@ class DeviceRows:
     """int32 [S]: state slot that gets a copy of the state at its last page boundary."""
     boundary: torch.Tensor
     """int32 [S]: after how many of its rows that boundary lies; 0 = not in this launch."""
+    draws: DeviceDraws | None = None
+    """For `sample`: how each row of the logits is drawn."""
+    copies: torch.Tensor | None = None
+    """For `copy`: int32 [n, 2], source row and target row."""
+    restores: torch.Tensor | None = None
+    """For `restore`: int32 [n, 3], snapshot or -1, live and shadow slot; (-1, -1, 0) is nothing to do."""
+    moves: tuple[tuple[int, ...], ...] = ()
+    """For `snapshot`, which no graph holds: as in `Batch`."""
+    held: bool = False
+    """For `admit`: as in `Batch`."""

@@ -3,7 +3,9 @@
 On capability 9.0 and above a launch may say that its programs can start as soon as all of the launch before have
 started; they then wait in the kernel for its end, at the place where they need what it wrote. What is read before that
 place must be older: written by launches before the last one, each of which waited for its own last one, or weights.
-Nothing may be written before it. Elsewhere a kernel is compiled without (EARLY off), and launches follow one another.
+Nothing may be written before it, and every program waits, also one that has nothing to do: a launch that could end
+without would tell the next one nothing of those before. Elsewhere a kernel is compiled without (EARLY off), and
+launches follow one another.
 """
 
 # mypy: disable-error-code="assignment, no-untyped-def, untyped-decorator"

@@ -17,15 +17,7 @@ LARGEST_CODE = tl.constexpr(448.0)
 
 
 @triton.jit
-def rotate_head(
-    x_ptr,
-    norm_ptr,
-    scale,
-    position,
-    LOG2_THETA: tl.constexpr,
-    WIDTH: tl.constexpr,
-    ROTARY: tl.constexpr,
-):
+def rotate_head(x_ptr, norm_ptr, scale, cosine, sine, WIDTH: tl.constexpr, ROTARY: tl.constexpr):
     """fp32 [WIDTH]: x * scale * norm, then its first ROTARY columns rotated, column i with i + ROTARY / 2."""
     HALF: tl.constexpr = ROTARY // 2
     column = tl.arange(0, WIDTH)
@@ -35,12 +27,16 @@ def rotate_head(
     other = (
         tl.load(x_ptr + partner).to(tl.float32) * scale * tl.load(norm_ptr + partner).to(tl.float32)
     )
-    pair = column % HALF
-    power = tl.exp2(pair.to(tl.float64) * (2.0 / ROTARY) * LOG2_THETA).to(tl.float32)
-    angle = position.to(tl.float32) * tl.div_rn(1.0, power)
-    cosine, sine = _cosine_sine(angle)
     turned = tl.where(column < HALF, own * cosine - other * sine, own * cosine + other * sine)
     return tl.where(rotated, turned, own)
+
+
+@triton.jit
+def angles(position, LOG2_THETA: tl.constexpr, WIDTH: tl.constexpr, ROTARY: tl.constexpr):
+    """Cosine and sine for each of WIDTH columns, fp32."""
+    pair = tl.arange(0, WIDTH) % (ROTARY // 2)
+    power = tl.exp2(pair.to(tl.float64) * (2.0 / ROTARY) * LOG2_THETA).to(tl.float32)
+    return _cosine_sine(position.to(tl.float32) * tl.div_rn(1.0, power))
 
 
 @triton.jit

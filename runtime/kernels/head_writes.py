@@ -13,7 +13,8 @@ import triton
 import triton.language as tl
 
 from firmtoken.runtime.kernels.builds import Build, Launch
-from firmtoken.runtime.kernels.head_rotation import rotate_head, store_token
+from firmtoken.runtime.kernels.early_start import start_next_after_last
+from firmtoken.runtime.kernels.head_rotation import angles, rotate_head, store_token
 
 INTEGERS = ("qkv_stride", "q_stride")
 
@@ -40,14 +41,19 @@ def write_heads(
     GATED: tl.constexpr,
     WHOLE_ROW: tl.constexpr,
     CODED: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """Program (h, t): head h of the q, k and v heads of row t.
 
-    WHOLE_ROW: one norm over all heads of q, one over all of k. CODED: keys and values are e4m3fn, seen as uint8.
+    WHOLE_ROW: one norm over all heads of q, one over all of k. CODED: keys and values are e4m3fn, seen as uint8. EARLY
+    (`early_start.py`): all but qkv must be older than the launch before.
     """
     head = tl.program_id(0)
     row = tl.program_id(1).to(tl.int64)
-    position = tl.load(positions_ptr + row)
+    cosine, sine = angles(tl.load(positions_ptr + row), LOG2_THETA, WIDTH, ROTARY)
+    token = tl.load(token_slots_ptr + row) * (KV_HEADS * WIDTH)
+    if EARLY:
+        start_next_after_last()
     column = tl.arange(0, WIDTH)
     STRIDE: tl.constexpr = 2 * WIDTH if GATED else WIDTH
     row_ptr = qkv_ptr + row * qkv_stride
@@ -59,10 +65,9 @@ def write_heads(
         else:
             scale = _unit(x_ptr, eps, WIDTH)
             norm_ptr = q_norm_ptr
-        turned = rotate_head(x_ptr, norm_ptr, scale, position, LOG2_THETA, WIDTH, ROTARY)
+        turned = rotate_head(x_ptr, norm_ptr, scale, cosine, sine, WIDTH, ROTARY)
         tl.store(q_ptr + row * q_stride + head * WIDTH + column, turned.to(q_ptr.dtype.element_ty))
     else:
-        token = tl.load(token_slots_ptr + row) * (KV_HEADS * WIDTH)
         keys_ptr = row_ptr + Q_HEADS * STRIDE
         if head < Q_HEADS + KV_HEADS:
             own = (head - Q_HEADS) * WIDTH
@@ -72,9 +77,7 @@ def write_heads(
             else:
                 scale = _unit(keys_ptr + own, eps, WIDTH)
                 norm_ptr = k_norm_ptr
-            turned = rotate_head(
-                keys_ptr + own, norm_ptr, scale, position, LOG2_THETA, WIDTH, ROTARY
-            )
+            turned = rotate_head(keys_ptr + own, norm_ptr, scale, cosine, sine, WIDTH, ROTARY)
             store_token(k_ptr + token + own + column, turned, CODED)
         else:
             own = (head - Q_HEADS - KV_HEADS) * WIDTH
@@ -108,7 +111,7 @@ class HeadShape:
         """Heads of a row."""
         return self.num_q_heads + 2 * self.num_kv_heads
 
-    def constants(self, *, coded: bool) -> dict[str, int | float | bool]:
+    def constants(self, *, coded: bool, early: bool) -> dict[str, int | float | bool]:
         """Constants of the function."""
         return {
             "Q_HEADS": self.num_q_heads,
@@ -119,6 +122,7 @@ class HeadShape:
             "GATED": self.gated,
             "WHOLE_ROW": self.whole_row,
             "CODED": coded,
+            "EARLY": early,
         }
 
 
@@ -134,6 +138,7 @@ def qk_norm_builds(
     gated: int,
     page_size: int,
     warps: int,
+    early: int,
 ) -> tuple[Build, ...]:
     """The one form of `qk_norm_rope_kv`; `eps` is an argument, and pages do not show in what is compiled."""
     shape = HeadShape(
@@ -145,7 +150,7 @@ def qk_norm_builds(
         gated=bool(gated),
         whole_row=False,
     )
-    return (_build(launch, shape, warps),)
+    return (_build(launch, shape, warps, early=bool(early)),)
 
 
 def row_norm_builds(
@@ -159,6 +164,7 @@ def row_norm_builds(
     eps: float,
     page_size: int,
     warps: int,
+    early: int,
 ) -> tuple[Build, ...]:
     """The one form of `row_norm_rope_kv`, as `qk_norm_builds`."""
     shape = HeadShape(
@@ -170,10 +176,10 @@ def row_norm_builds(
         gated=False,
         whole_row=True,
     )
-    return (_build(launch, shape, warps),)
+    return (_build(launch, shape, warps, early=bool(early)),)
 
 
-def _build(launch: Launch, shape: HeadShape, warps: int) -> Build:
+def _build(launch: Launch, shape: HeadShape, warps: int, *, early: bool) -> Build:
     coded = launch.format == "fp8"
     return Build(
         name="heads of a row",
@@ -189,7 +195,7 @@ def _build(launch: Launch, shape: HeadShape, warps: int) -> Build:
             **dict.fromkeys(INTEGERS, "i32"),
             "eps": "fp32",
         },
-        constants=shape.constants(coded=coded),
+        constants=shape.constants(coded=coded, early=early),
         num_warps=warps,
         grid=(shape.programs, launch.num_rows),
     )

@@ -3,6 +3,7 @@
 import torch
 
 from firmtoken.runtime.kernels.device_rows import DeviceRows
+from firmtoken.runtime.kernels.early_start import launch_options
 from firmtoken.runtime.kernels.head_writes import HeadShape, write_heads
 
 
@@ -16,6 +17,7 @@ def launch_heads(
     *,
     eps: float,
     warps: int,
+    early: bool,
     shape: HeadShape,
 ) -> None:
     """One program for each head of each row."""
@@ -34,6 +36,7 @@ def launch_heads(
         qkv.stride(0),
         q.stride(0),
         eps,
-        **shape.constants(coded=coded),
+        **shape.constants(coded=coded, early=early),
         num_warps=warps,
+        **launch_options(early=early),
     )

@@ -1,4 +1,7 @@
-"""The bytes that a plan placed: one device arena, and one segment for each host space."""
+"""The bytes that a plan placed: one device arena, and one segment for each host space.
+
+On a CUDA device host spaces that copies use are pinned; the arena is one allocation of exactly the plan's bytes.
+"""
 
 import mmap
 import os
@@ -16,17 +19,22 @@ class NoMemory(Exception):
 class Arena:
     """Everything is allocated here, once, and zeroed; nothing grows afterwards."""
 
-    def __init__(self, spaces: Sequence[Space], segments: Mapping[str, int]) -> None:
+    def __init__(
+        self, spaces: Sequence[Space], segments: Mapping[str, int], device: str = "cpu"
+    ) -> None:
         """`segments`: host space -> file descriptor of shared memory; a space without one is private memory."""
         self._spaces = {space.name: space for space in spaces}
-        device = [space for space in spaces if space.memory == "device"]
-        size = max((space.offset + space.bytes for space in device), default=0)
-        self.device = _private_bytes(size)
+        ends = [space.offset + space.bytes for space in spaces if space.memory == "device"]
+        size = max(ends, default=0)
+        self.device = _private_bytes(size, device)
         self.host = {
             space.name: _host_bytes(space, segments.get(space.name))
             for space in spaces
             if space.memory == "host"
         }
+        for space in spaces:
+            if space.pinned_piece:
+                pin(self.host[space.name], space.pinned_piece)
 
     def bytes_of(self, space_name: str, offset: int, size: int) -> torch.Tensor:
         """uint8 [size]: bytes `offset` to `offset + size` of a space."""
@@ -36,6 +44,10 @@ class Arena:
             return self.host[space_name][offset : offset + size]
         start = space.offset + offset
         return self.device[start : start + size]
+
+    def size(self, space_name: str) -> int:
+        """Bytes of a space."""
+        return self._spaces[space_name].bytes
 
     def address(self, space_name: str) -> int:
         """Where a device space starts in the arena."""
@@ -56,8 +68,19 @@ def _host_bytes(space: Space, descriptor: int | None) -> torch.Tensor:
     return torch.frombuffer(mmap.mmap(descriptor, space.bytes), dtype=torch.uint8)
 
 
-def _private_bytes(size: int) -> torch.Tensor:
+def pin(memory: torch.Tensor, piece_bytes: int) -> None:
+    """Locks host memory for copies to and from a GPU, a piece at a time; no copy may cross two pieces."""
+    runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]  # torch has no type for it
+    for begin in range(0, memory.numel(), piece_bytes):
+        piece = memory[begin : begin + piece_bytes]
+        error = runtime.cudaHostRegister(piece.data_ptr(), piece.numel(), 0)
+        if int(error):
+            raise NoMemory(f"{memory.numel():,} bytes of host memory could not be pinned: {error}")
+
+
+def _private_bytes(size: int, device: str = "cpu") -> torch.Tensor:
     try:
-        return torch.empty(size, dtype=torch.uint8).zero_()  # touches every page, unlike `zeros`
+        # Touches every page, unlike `zeros`.
+        return torch.empty(size, dtype=torch.uint8, device=device).zero_()
     except RuntimeError as error:  # torch has no narrower type for a refused allocation
         raise NoMemory(f"{size:,} bytes were refused by the system") from error

@@ -2,12 +2,15 @@
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from functools import partial
 
 from litestar import post
 from litestar.di import NamedDependency
 from litestar.params import SkipValidation
 from litestar.types import ASGIApp
 
+from firmtoken.runtime.dialects.turn import Turn
+from firmtoken.runtime.server.chat_deltas import ChatDeltas, whole_message
 from firmtoken.runtime.server.generation import Admission, Generation, Piece, Silence
 from firmtoken.runtime.server.incoming import (
     NEVER_S,
@@ -19,14 +22,13 @@ from firmtoken.runtime.server.incoming import (
     wants_running_usage,
     wants_usage,
 )
-from firmtoken.runtime.server.prompt import chat_prompt
+from firmtoken.runtime.server.prompt import chat_prompt, template_variables
 from firmtoken.runtime.server.reply import (
     ChatChoice,
     ChatChunk,
     ChatChunkChoice,
     ChatCompletion,
     ChatDelta,
-    ChatMessage,
     FinishReason,
     Usage,
 )
@@ -38,8 +40,11 @@ from firmtoken.runtime.server.stream import (
     data_frame,
     streamed,
 )
+from firmtoken.runtime.server.tools import read_tools
 from firmtoken.runtime.server.usage import usage_of
 from firmtoken.runtime.server.wire import ChatRequest
+
+PREFIX = "chatcmpl-"
 
 
 @post("/v1/chat/completions", status_code=200)
@@ -50,12 +55,23 @@ async def create_chat_completion(
     incoming = await read_request(request, ChatRequest, service)
     body = incoming.body
     service.check_model(body.model)
+    tools = read_tools(body.tools, body.tool_choice, service.model)
     prompt = await chat_prompt(
-        service.model, body.messages, body.chat_template_kwargs or {}, add_generation_prompt=True
+        service.model,
+        body.messages,
+        template_variables(body.chat_template_kwargs, body.reasoning_effort),
+        tools=tools,
+        add_generation_prompt=True,
     )
-    order = service.order(body, prompt, stops=stops_of(body), param="messages")
-    name = f"chatcmpl-{incoming.request_id}"
-    generation = service.begin(name, [order], dialect=service.model.dialect)
+    order = service.order(body, prompt.token_ids, stops=stops_of(body), param="messages")
+    turn = partial(
+        Turn,
+        service.model.dialect,
+        in_thought=prompt.in_thought,
+        tools=None if tools is None else tools.schemas,
+        one_call=body.parallel_tool_calls is False,
+    )
+    generation = service.begin(f"{PREFIX}{incoming.request_id}", [order], turn=turn)
     if body.stream:
         return streamed(
             _ChatFrames(generation, incoming, service).all(),
@@ -72,11 +88,12 @@ async def create_chat_completion(
 
 
 async def _collect(generation: Generation, service: Service) -> ChatCompletion:
-    text: list[str] = []
+    deltas = ChatDeltas(_call_ids(generation))
+    chunks: list[ChatDelta] = []
     async with aclosing(generation.pieces(silence_s=NEVER_S)) as pieces:
         async for piece in pieces:
             if isinstance(piece, Piece):
-                text.append(piece.text)
+                chunks += deltas.of(piece.deltas)
     answer = generation.answers[0]
     assert answer.finish_reason is not None
     return ChatCompletion(
@@ -87,7 +104,7 @@ async def _collect(generation: Generation, service: Service) -> ChatCompletion:
         choices=[
             ChatChoice(
                 index=0,
-                message=ChatMessage(role="assistant", content="".join(text)),
+                message=whole_message(chunks),
                 logprobs=None,
                 finish_reason=answer.finish_reason,
             )
@@ -96,8 +113,13 @@ async def _collect(generation: Generation, service: Service) -> ChatCompletion:
     )
 
 
+def _call_ids(generation: Generation) -> str:
+    """How the ids of this answer's calls begin: as unlike any other's as the request's own id."""
+    return f"call_{generation.name.removeprefix(PREFIX)}"
+
+
 class _ChatFrames:
-    """The chunks of one stream: role, text, finish reason, usage if asked for, end mark."""
+    """The chunks of one stream: role, thought, text, calls, finish reason, usage if asked for, end mark."""
 
     def __init__(
         self, generation: Generation, incoming: Incoming[ChatRequest], service: Service
@@ -109,6 +131,7 @@ class _ChatFrames:
         self._usage_at_end = wants_usage(incoming.body)
         self._running_usage = wants_running_usage(incoming.body)
         self._opened = False
+        self._deltas = ChatDeltas(_call_ids(generation))
 
     async def all(self) -> AsyncGenerator[bytes, None]:
         """Every frame, in order."""
@@ -127,7 +150,7 @@ class _ChatFrames:
             case Admission():
                 return self._open()
             case Piece():
-                return self._open() + self._text(piece)
+                return self._open() + self._gained(piece)
 
     def _open(self) -> bytes:
         """The role, once: sent at admission, so that a client sees its request was taken."""
@@ -136,10 +159,10 @@ class _ChatFrames:
         self._opened = True
         return self._delta(ChatDelta(role="assistant", content=""), finish_reason=None)
 
-    def _text(self, piece: Piece) -> bytes:
+    def _gained(self, piece: Piece) -> bytes:
         frames = b""
-        if piece.text:
-            frames += self._delta(ChatDelta(content=piece.text), finish_reason=None)
+        for delta in self._deltas.of(piece.deltas):
+            frames += self._delta(delta, finish_reason=None)
         if piece.answer.finish_reason is not None:
             frames += self._delta(ChatDelta(), finish_reason=piece.answer.finish_reason)
         return frames

@@ -44,6 +44,7 @@ from firmtoken.runtime.server.life import (
     died_of_our_bug,
     ready_line,
 )
+from firmtoken.runtime.server.load_lines import LoadLines
 from firmtoken.runtime.server.process import Segments, create_segments
 from firmtoken.runtime.server.report import Report, Requests, write_report
 from firmtoken.runtime.server.restarts import Restarts
@@ -83,7 +84,7 @@ class EngineClient:
         self._ended = asyncio.Event()
         self._closing = asyncio.Event()
         self._stopping = asyncio.Event()
-        self._progress_at = 0.0
+        self._load_lines = LoadLines()
         self._start_s = 2
         """What an engine takes to be ready, and a second: when it is worth to come back."""
         self.state: State = "loading"
@@ -380,11 +381,8 @@ class EngineClient:
                 self._require_life().note_fault(message)
 
     def _report_progress(self, progress: Progress) -> None:
-        now = self._clock()
-        if progress.phase != self.progress.phase or now >= self._progress_at + 1:
-            self._progress_at = now
-            share = f" {100 * progress.done / progress.total:.0f} %" if progress.total else ""
-            self._log.info("loading: %s%s", progress.phase, share)
+        if line := self._load_lines.line(progress, self._clock()):
+            self._log.info("%s", line)
         self.progress = progress
 
     def _report_ready(self, ready: Ready) -> None:

@@ -46,7 +46,7 @@ async def create_completion(
     prompts = await of_text(_prompts, body.prompt, service)
     orders = [service.order(body, ids, stops=stops_of(body), param="prompt") for ids in prompts]
     name = f"cmpl-{incoming.request_id}"
-    generation = service.begin(name, orders, dialect=None)
+    generation = service.begin(name, orders, turn=None)
     if body.stream:
         return streamed(
             _frames(generation, incoming, service),

@@ -1,9 +1,10 @@
-"""The answers to one HTTP request: engine events become pieces of text; every end is logged and cleaned up once."""
+"""The answers to one HTTP request: engine events become pieces of them; every end is logged and cleaned up once."""
 
 import logging
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 
+from firmtoken.runtime.dialects.dialect import Content, Delta
 from firmtoken.runtime.engine.messages import Admitted, Done
 from firmtoken.runtime.server.answer import Answer
 from firmtoken.runtime.server.errors import ApiError, Draining, InternalError
@@ -12,10 +13,20 @@ from firmtoken.runtime.server.session import Event, Session, Token
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """Text that one answer gained; its counts and finish reason are the answer's at this moment."""
+    """What one answer gained; its counts and finish reason are the answer's at this moment."""
 
     answer: Answer
-    text: str
+    deltas: tuple[Delta, ...]
+
+    @property
+    def text(self) -> str:
+        """The content alone."""
+        return "".join(delta.text for delta in self.deltas if isinstance(delta, Content))
+
+    @property
+    def shows(self) -> bool:
+        """Whether a client sees anything of it."""
+        return bool(self.deltas) or self.answer.finish_reason is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +38,7 @@ class Admission:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Silence:
-    """Nothing came for as long as the client may be left waiting."""
+    """Nothing that can be shown came for as long as the client may be left waiting."""
 
 
 class Generation:
@@ -56,10 +67,12 @@ class Generation:
         self, *, silence_s: float
     ) -> AsyncGenerator[Piece | Admission | Silence, None]:
         """What happens to the answers, until all have ended; raises `ApiError` if the engine fails them."""
+        shown_at = self._clock()
         while any(answer.finish_reason is None for answer in self.answers):
             try:
                 events = await self._session.events(timeout_s=silence_s)
             except TimeoutError:
+                shown_at = self._clock()
                 yield Silence()
                 continue
             except ApiError as error:
@@ -67,8 +80,16 @@ class Generation:
                 raise
             for event in events:
                 answer = self._by_id[event.request_id]
-                if answer.finish_reason is None:
-                    yield self._take(event, answer)
+                if answer.finish_reason is not None:
+                    continue
+                gained = self._take(event, answer)
+                yield gained
+                # Tokens may come and all be held back, as those of a long value in a tool call.
+                if isinstance(gained, Admission) or gained.shows:
+                    shown_at = self._clock()
+                elif self._clock() - shown_at >= silence_s:
+                    shown_at = self._clock()
+                    yield Silence()
 
     def close(self) -> None:
         """Abort what still runs and log how each answer ended; the second call does nothing."""
@@ -91,10 +112,10 @@ class Generation:
     def _take(self, event: Event, answer: Answer) -> Piece | Admission:
         match event:
             case Token():
-                text = answer.token(event.token_id)
+                deltas = answer.token(event.token_id)
                 if answer.stopped:
                     self._session.abort(event.request_id)
-                return Piece(answer=answer, text=text)
+                return Piece(answer=answer, deltas=deltas)
             case Admitted():
                 if (
                     not event.resumed
@@ -110,9 +131,9 @@ class Generation:
                 )
                 return Admission(answer=answer)
             case Done():
-                return Piece(answer=answer, text=self._finish(event, answer))
+                return Piece(answer=answer, deltas=self._finish(event, answer))
 
-    def _finish(self, done: Done, answer: Answer) -> str:
+    def _finish(self, done: Done, answer: Answer) -> tuple[Delta, ...]:
         match done.reason:
             case "stop" | "length":
                 answer.cached_tokens = done.cached_tokens

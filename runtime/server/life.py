@@ -12,7 +12,16 @@ import msgspec
 
 from firmtoken import __version__
 from firmtoken.compiler.plan import Plan
-from firmtoken.runtime.engine.messages import Down, Fault, Ready, Start, Stats, Stop, frame
+from firmtoken.runtime.engine.messages import (
+    Down,
+    Fault,
+    KnownText,
+    Ready,
+    Start,
+    Stats,
+    Stop,
+    frame,
+)
 from firmtoken.runtime.exit_codes import ENGINE_DIED
 from firmtoken.runtime.server.control import Control
 from firmtoken.runtime.server.foreign_variables import foreign_variables
@@ -70,6 +79,10 @@ class EngineSpec:
     test_faults: bool = False
     reports: Path | None = None
     """Where reports are written; None: nowhere."""
+    known_text: KnownText | None = None
+    """What shows that weights are read right; None: nobody asks."""
+    timed: bool = False
+    """Let the device measure its decode steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,6 +173,8 @@ class EngineLife:
                 threads=self._spec.threads,
                 debug=self._spec.debug,
                 test_faults=self._spec.test_faults,
+                known_text=self._spec.known_text,
+                timed=self._spec.timed,
             )
         )
 

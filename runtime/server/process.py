@@ -189,7 +189,7 @@ async def spawn(
     *,
     shared: Sequence[int],
 ) -> EngineProcess:
-    """Start `command` with the numbers of its socket and of the `shared` descriptors as last arguments.
+    """Start `command`; its last arguments are the numbers of its socket, the `shared` descriptors and this process.
 
     `receive` gets what it writes there, and answers False if it cannot be listened to any more.
     A process group of its own, so that Ctrl-C reaches the server alone, which then drains.
@@ -197,7 +197,7 @@ async def spawn(
     ours, theirs = socket.socketpair()
     with theirs:
         process = subprocess.Popen(
-            [*command, str(theirs.fileno()), *map(str, shared)],
+            [*command, str(theirs.fileno()), *map(str, shared), str(os.getpid())],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

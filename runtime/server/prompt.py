@@ -2,17 +2,17 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import ParamSpec, TypeVar
 
 from firmtoken.runtime.dialects.chatml import TemplateRefused
-from firmtoken.runtime.server.errors import (
-    InternalError,
-    InvalidBody,
-    InvalidMessages,
-    UnsupportedParameter,
-)
+from firmtoken.runtime.dialects.thoughts import opens_thought
+from firmtoken.runtime.server.errors import InternalError, InvalidMessages, UnsupportedParameter
+from firmtoken.runtime.server.history import plain_message
 from firmtoken.runtime.server.served_model import ServedModel
-from firmtoken.runtime.server.wire import Message, Part
+from firmtoken.runtime.server.tools import Tools
+from firmtoken.runtime.server.wire import Message
+from firmtoken.schema.diagnostic import literal
 
 TEXT_S = 60.0
 """1.3 million tokens took 6.8 s (2-core VM, busy; the embedded tokenizer)."""
@@ -21,6 +21,41 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 RESERVED = ("messages", "add_generation_prompt", "tools", "documents")
+THINKING = "enable_thinking"
+"""The name that all templates with such a switch give it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatPrompt:
+    """What the model reads."""
+
+    token_ids: list[int]
+    in_thought: bool
+    """The answer begins inside a thought: the template has opened it."""
+
+
+def template_variables(
+    kwargs: Mapping[str, object] | None, effort: str | None
+) -> Mapping[str, object]:
+    """The request's `chat_template_kwargs`, with `reasoning_effort: none` as the switch that templates know.
+
+    Raises `UnsupportedParameter` for any other effort, and for both ways said against each other.
+    """
+    variables = dict(kwargs or {})
+    if effort is None:
+        return variables
+    if effort != "none":
+        raise UnsupportedParameter(
+            f"`reasoning_effort`: `{literal(effort)}` cannot be done here: `none` asks for no thought, without"
+            " the field the model thinks as its template has it",
+            param="reasoning_effort",
+        )
+    if variables.get(THINKING, False) is not False:
+        raise UnsupportedParameter(
+            f"`reasoning_effort`: `none`, but `chat_template_kwargs.{THINKING}` asks for thinking",
+            param="reasoning_effort",
+        )
+    return variables | {THINKING: False}
 
 
 async def chat_prompt(
@@ -28,15 +63,19 @@ async def chat_prompt(
     messages: Sequence[Message],
     variables: Mapping[str, object],
     *,
+    tools: Tools | None,
     add_generation_prompt: bool,
-) -> list[int]:
-    """Token ids of the rendered chat; rendering and encoding run in a thread, both can take long."""
+) -> ChatPrompt:
+    """The rendered chat; rendering and encoding run in a thread, both can take long."""
     for name in RESERVED:
         if name in variables:
             param = f"chat_template_kwargs.{name}"
             raise UnsupportedParameter(f"`{param}` cannot be set there", param=param)
-    plain = [_plain(message, f"messages[{index}]") for index, message in enumerate(messages)]
-    return await of_text(_render, model, plain, variables, add_generation_prompt)
+    plain = [
+        plain_message(message, f"messages[{index}]", model)
+        for index, message in enumerate(messages)
+    ]
+    return await of_text(_render, model, plain, variables, tools, add_generation_prompt)
 
 
 async def of_text(work: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
@@ -52,13 +91,15 @@ def _render(
     model: ServedModel,
     messages: Sequence[Mapping[str, object]],
     variables: Mapping[str, object],
+    tools: Tools | None,
     add_generation_prompt: bool,
-) -> list[int]:
-    if model.template is None:
-        raise InvalidMessages("this model has no chat template: use /v1/completions")
+) -> ChatPrompt:
     try:
         text = model.template.render(
-            messages, add_generation_prompt=add_generation_prompt, variables=variables
+            messages,
+            tools=None if tools is None else tools.definitions,
+            add_generation_prompt=add_generation_prompt,
+            variables=variables,
         )
     except TemplateRefused as error:
         raise InvalidMessages(str(error), param="messages") from error
@@ -67,46 +108,10 @@ def _render(
         raise InvalidMessages(
             "`messages`: the chat template makes an empty prompt of them", param="messages"
         )
-    return token_ids
-
-
-def _plain(message: Message, place: str) -> dict[str, object]:
-    """The message as templates read it: text only, absent keys left out, OpenAI's `developer` as `system`."""
-    if message.tool_calls:
+    in_thought = opens_thought(text)
+    if in_thought and variables.get(THINKING) is False:
         raise UnsupportedParameter(
-            f"`{place}.tool_calls` is not supported here", param=f"{place}.tool_calls"
+            "this model cannot answer without thinking: its chat template opens a thought all the same",
+            param=f"chat_template_kwargs.{THINKING}",
         )
-    plain: dict[str, object] = {
-        "role": "system" if message.role == "developer" else message.role,
-        "content": _text(message.content, f"{place}.content"),
-    }
-    reasoning = message.reasoning_content or message.reasoning
-    for name, value in (
-        ("name", message.name),
-        ("reasoning_content", reasoning),
-        ("tool_call_id", message.tool_call_id),
-    ):
-        if value is not None:
-            plain[name] = value
-    return plain
-
-
-def _text(content: str | list[Part] | None, place: str) -> str:
-    if content is None or isinstance(content, str):
-        return content or ""
-    texts = []
-    for index, part in enumerate(content):
-        where = f"{place}[{index}]"
-        if part.type not in ("text", "input_text", "output_text"):
-            raise UnsupportedParameter(
-                f"`{where}.type`: `{part.type}` is not supported, only `text` is",
-                param=f"{where}.type",
-            )
-        if part.text is None:
-            raise InvalidBody(
-                f"`{where}.text`: required, and missing",
-                param=f"{where}.text",
-                code="invalid_value",
-            )
-        texts.append(part.text)
-    return "".join(texts)
+    return ChatPrompt(token_ids=token_ids, in_thought=in_thought)

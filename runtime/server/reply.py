@@ -4,13 +4,19 @@ from typing import Literal
 
 import msgspec
 
-FinishReason = Literal["stop", "length"]
+FinishReason = Literal["stop", "length", "tool_calls"]
 
 
 class PromptTokensDetails(msgspec.Struct, frozen=True, kw_only=True):
     """Where prompt tokens came from."""
 
     cached_tokens: int
+
+
+class CompletionTokensDetails(msgspec.Struct, frozen=True, kw_only=True):
+    """What output tokens were spent on."""
+
+    reasoning_tokens: int
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
@@ -20,13 +26,33 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails
+    completion_tokens_details: CompletionTokensDetails
 
 
-class ChatMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """The assistant's turn."""
+class CalledFunction(msgspec.Struct, frozen=True, kw_only=True):
+    """A function and what it is called with, as JSON text."""
+
+    name: str
+    arguments: str
+
+
+class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
+    """One call of an answer."""
+
+    id: str
+    type: str
+    function: CalledFunction
+
+
+class ChatMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The assistant's turn; its thought under both names that clients read."""
 
     role: str
-    content: str
+    content: str | None
+    """None where the turn is calls alone."""
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    tool_calls: list[ToolCall] | None = None
 
 
 class ChatChoice(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,11 +75,30 @@ class ChatCompletion(msgspec.Struct, frozen=True, kw_only=True):
     usage: Usage
 
 
+class FunctionDelta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The name comes once, whole; arguments grow."""
+
+    arguments: str
+    name: str | None = None
+
+
+class ToolCallDelta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Part of a call: id, type and name in its first one only, or clients join them."""
+
+    index: int
+    function: FunctionDelta
+    id: str | None = None
+    type: str | None = None
+
+
 class ChatDelta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a chunk adds; an empty `content` is sent with the role only."""
 
     role: str | None = None
     content: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    tool_calls: list[ToolCallDelta] | None = None
 
 
 class ChatChunkChoice(msgspec.Struct, frozen=True, kw_only=True):

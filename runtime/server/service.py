@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Sequence
 
-from firmtoken.runtime.dialects.dialect import Dialect
+from firmtoken.runtime.dialects.turn import Turn
 from firmtoken.runtime.engine.messages import Add, Sampling
 from firmtoken.runtime.server.admission import Budget, admit, check_queue
 from firmtoken.runtime.server.answer import Answer, Order
@@ -98,7 +98,7 @@ class Service:
         )
 
     def begin(
-        self, name: str, orders: Sequence[Order], *, dialect: Callable[[], Dialect] | None
+        self, name: str, orders: Sequence[Order], *, turn: Callable[[], Turn] | None
     ) -> Generation:
         """Admit all `orders` or none, and hand them to the engine; an `ApiError` says why not."""
         self.engine.require_ready()
@@ -116,20 +116,22 @@ class Service:
             waiting_tokens=self.engine.held.waiting_prompt_tokens,
             plan=self.plan,
         )
-        return self._submit(name, orders, budgets, dialect)
+        return self._submit(name, orders, budgets, turn)
 
     def _submit(
         self,
         name: str,
         orders: Sequence[Order],
         budgets: Sequence[Budget],
-        dialect: Callable[[], Dialect] | None,
+        turn: Callable[[], Turn] | None,
     ) -> Generation:
         session = self.engine.open_session()
         answers: dict[int, Answer] = {}
         for index, (order, budget) in enumerate(zip(orders, budgets, strict=True)):
             request_id = self.engine.take_id()
-            answers[request_id] = Answer(index, order, self.model.tokenizer, dialect)
+            answers[request_id] = Answer(
+                index, order, self.model.tokenizer, None if turn is None else turn()
+            )
             session.submit(
                 Add(
                     request_id=request_id,

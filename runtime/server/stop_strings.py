@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+from firmtoken.runtime.dialects.partial import partial_end
+
 
 class StopStrings:
     """The matcher of one answer. The string that is complete first wins; of two that end together, the longer.
@@ -27,7 +29,7 @@ class StopStrings:
             end, start = min(ends)
             self.matched, self._held = True, ""
             return text[: end if self._keep_stop else start]
-        cut = len(text) - self._possible_stop(text)
+        cut = len(text) - partial_end(text, self._stops)
         self._held = text[cut:]
         return text[:cut]
 
@@ -35,12 +37,3 @@ class StopStrings:
         """What was held back and is no stop after all."""
         held, self._held = self._held, ""
         return held
-
-    def _possible_stop(self, text: str) -> int:
-        """Length of the longest end of `text` with which a stop string begins."""
-        longest = max((len(stop) for stop in self._stops), default=1) - 1
-        for length in range(min(longest, len(text)), 0, -1):
-            tail = text[-length:]
-            if any(stop.startswith(tail) for stop in self._stops):
-                return length
-        return 0

@@ -7,9 +7,10 @@ from litestar.types import ASGIApp
 
 from firmtoken.runtime.server.errors import InvalidBody
 from firmtoken.runtime.server.incoming import HttpRequest, read_request
-from firmtoken.runtime.server.prompt import chat_prompt, of_text
+from firmtoken.runtime.server.prompt import chat_prompt, of_text, template_variables
 from firmtoken.runtime.server.service import Service
 from firmtoken.runtime.server.stream import json_response
+from firmtoken.runtime.server.tools import read_tools
 from firmtoken.runtime.server.wire import (
     Detokenized,
     DetokenizeRequest,
@@ -54,12 +55,14 @@ async def detokenize(
 async def _token_ids(body: TokenizeRequest, service: Service) -> list[int]:
     model = service.model
     if body.messages is not None and body.prompt is None:
-        return await chat_prompt(
+        prompt = await chat_prompt(
             model,
             body.messages,
-            body.chat_template_kwargs or {},
+            template_variables(body.chat_template_kwargs, body.reasoning_effort),
+            tools=read_tools(body.tools, body.tool_choice, model),
             add_generation_prompt=body.add_generation_prompt is not False,
         )
+        return prompt.token_ids
     if body.prompt is not None and body.messages is None:
         return await of_text(
             model.tokenizer.encode,

@@ -6,7 +6,7 @@ template text and user text apart is no way out: BPE merges across the seam, and
 the model was trained on.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -23,18 +23,21 @@ class LoadedTokenizer:
 
     tokenizer: "Tokenizer"
     template: ChatTemplate | None
-    """Absent in a base model: chat is then refused."""
+    """None: neither file has one."""
 
 
 class Tokenizer:
     """A byte-level tokenizer; safe to use from any thread."""
 
-    def __init__(self, inner: tokenizers.Tokenizer) -> None:
+    def __init__(self, inner: tokenizers.Tokenizer, *, tags: Collection[str] = ()) -> None:
+        """`tags` are read by a dialect: they are text even where the file calls their tokens special."""
         self._inner = inner
         self._byte_of = {character: byte for byte, character in enumerate(_byte_alphabet())}
         added = inner.get_added_tokens_decoder()
         self._added = {token: entry.content.encode() for token, entry in added.items()}
-        self._special = frozenset(token for token, entry in added.items() if entry.special)
+        self._special = frozenset(
+            token for token, entry in added.items() if entry.special and entry.content not in tags
+        )
         self.vocab_size = inner.get_vocab_size(with_added_tokens=True)
 
     def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
@@ -45,6 +48,10 @@ class Tokenizer:
     def is_special(self, token_id: int) -> bool:
         """True for control tokens, which a reader never sees."""
         return token_id in self._special
+
+    def token_id(self, text: str) -> int | None:
+        """The id of the token that is written so."""
+        return self._inner.token_to_id(text)
 
     def token_bytes(self, token_id: int) -> bytes:
         """What a token writes; nothing for an id without a token (a padding row of the head)."""
@@ -69,10 +76,12 @@ class Tokenizer:
         return b"".join(kept).decode("utf-8", errors="replace")
 
 
-def load_tokenizer(folder: Path, *, now: Callable[[], datetime]) -> LoadedTokenizer:
+def load_tokenizer(
+    folder: Path, *, now: Callable[[], datetime], tags: Collection[str] = ()
+) -> LoadedTokenizer:
     """The tokenizer and chat template in `folder`; faults are `ModelFolderFault`.
 
-    `now` is what the template's `strftime_now` reads.
+    `tags` are a dialect's, `now` is what the template's `strftime_now` reads.
     """
     path = folder / "tokenizer.json"
     try:
@@ -96,7 +105,7 @@ def load_tokenizer(folder: Path, *, now: Callable[[], datetime]) -> LoadedTokeni
     config_path = folder / "tokenizer_config.json"
     config = read_json(config_path)
     template = _load_template(folder, config_path, config, now)
-    return LoadedTokenizer(tokenizer=Tokenizer(inner), template=template)
+    return LoadedTokenizer(tokenizer=Tokenizer(inner, tags=tags), template=template)
 
 
 def _load_template(
@@ -118,7 +127,7 @@ def _load_template(
         raise ModelFolderFault(
             path,
             f"the chat template {error}",
-            hint="use the model's own template; without one, `/v1/completions` alone is served",
+            hint="use the model's own template",
         ) from error
     return template
 

@@ -3,7 +3,11 @@
 from collections.abc import Sequence
 
 from firmtoken.runtime.server.answer import Answer
-from firmtoken.runtime.server.reply import PromptTokensDetails, Usage
+from firmtoken.runtime.server.reply import (
+    CompletionTokensDetails,
+    PromptTokensDetails,
+    Usage,
+)
 
 
 def usage_of(answers: Sequence[Answer]) -> Usage:
@@ -16,5 +20,8 @@ def usage_of(answers: Sequence[Answer]) -> Usage:
         total_tokens=prompt + output,
         prompt_tokens_details=PromptTokensDetails(
             cached_tokens=sum(answer.cached_tokens for answer in answers)
+        ),
+        completion_tokens_details=CompletionTokensDetails(
+            reasoning_tokens=sum(answer.reasoning_tokens for answer in answers)
         ),
     )

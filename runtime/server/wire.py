@@ -7,7 +7,7 @@ from typing import (
     Annotated,
     Any,
     TypeVar,
-)  # Any: `chat_template_kwargs` are whatever the template takes
+)  # Any: `chat_template_kwargs` are whatever the template takes, tools whatever their clients wrote
 
 import msgspec
 from msgspec import Meta
@@ -69,6 +69,20 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     text: str | None = None
 
 
+class PastFunction(msgspec.Struct, frozen=True, kw_only=True):
+    """What was called; arguments are JSON text of an object, or the object itself."""
+
+    name: Annotated[str, Meta(min_length=1)]
+    arguments: str | dict[str, Any] | None = None
+
+
+class PastCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A call of an earlier turn."""
+
+    function: PastFunction
+    id: str | None = None
+
+
 class Message(msgspec.Struct, frozen=True, kw_only=True):
     """One turn, in any role."""
 
@@ -77,7 +91,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     name: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
-    tool_calls: list[msgspec.Raw] | None = None
+    tool_calls: list[PastCall] | None = None
     tool_call_id: str | None = None
 
 
@@ -86,6 +100,11 @@ class ChatRequest(SamplingFields, frozen=True, kw_only=True):
 
     messages: Annotated[list[Message], Meta(min_length=1)]
     chat_template_kwargs: dict[str, Any] | None = None
+    reasoning_effort: str | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    """False: the answer ends with its first call."""
 
 
 class CompletionRequest(SamplingFields, frozen=True, kw_only=True):
@@ -104,6 +123,9 @@ class TokenizeRequest(msgspec.Struct, frozen=True, kw_only=True):
     add_generation_prompt: bool | None = None
     return_token_strs: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    reasoning_effort: str | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
 
 
 class DetokenizeRequest(msgspec.Struct, frozen=True, kw_only=True):

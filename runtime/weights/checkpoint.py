@@ -1,11 +1,12 @@
 """A checkpoint folder by its headers: which tensor lies in which file."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from firmtoken.runtime.weights.errors import LoadError
-from firmtoken.runtime.weights.files import parse_json, regular_size, unreadable
+from firmtoken.runtime.weights.files import MAX_SHOWN, parse_json, regular_size, unreadable
 from firmtoken.runtime.weights.header import TensorHeader, read_header
 
 INDEX = "model.safetensors.index.json"
@@ -14,7 +15,14 @@ LOGICAL_PREFIX = "model."
 WRAPPED_PREFIX = "model.language_model."
 """What the logical prefix is called where a vision model wraps the text model."""
 COMPLETE = "copy or download the whole checkpoint"
-MAX_SHOWN = 80
+
+
+class Maker(Protocol):
+    """Makes the bytes of tensors that no file holds."""
+
+    def fill(self, name: str, first: int, memory: memoryview) -> None:
+        """Those of a tensor, from its byte `first` on, as many as `memory` has room for."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +32,8 @@ class Checkpoint:
     folder: Path
     tensors: Mapping[str, TensorHeader]
     prefix: str
+    maker: Maker | None = None
+    """Of synthetic weights: there is no folder then."""
 
     def physical(self, name: str) -> str:
         """A logical name (`model.layers...`, `lm_head...`) as this checkpoint spells it."""
@@ -45,10 +55,18 @@ def open_checkpoint(folder: Path) -> Checkpoint:
             found="no such folder",
             hint="`model.source.path` says where the checkpoint is",
         )
-    files = _files(folder)
+    return assemble(folder, weight_files(folder), lambda file: read_header(folder / file))
+
+
+def assemble(
+    folder: Path,
+    files: Mapping[str, Sequence[str] | None],
+    read: Callable[[str], Mapping[str, TensorHeader]],
+) -> Checkpoint:
+    """The checkpoint of these files, as `weight_files` gives them; `read` gives the header of one, wherever it is."""
     tensors = {}
     for file, names in files.items():
-        headers = read_header(folder / file)
+        headers = read(file)
         wanted = headers if names is None else names
         for name in wanted:
             if name not in headers:
@@ -65,8 +83,8 @@ def open_checkpoint(folder: Path) -> Checkpoint:
     return Checkpoint(folder=folder, tensors=tensors, prefix=prefix)
 
 
-def _files(folder: Path) -> dict[str, list[str] | None]:
-    # File -> names that count in it; None is all.
+def weight_files(folder: Path) -> dict[str, list[str] | None]:
+    """File -> the tensors that count in it, as the index says; None is all: the only file, where there is no index."""
     index = folder / INDEX
     if not index.exists():
         if not (folder / SINGLE).exists():
@@ -77,6 +95,11 @@ def _files(folder: Path) -> dict[str, list[str] | None]:
                 hint="`model.source.path` must be the folder that holds the safetensors files",
             )
         return {SINGLE: None}
+    return indexed_files(index)
+
+
+def indexed_files(index: Path) -> dict[str, list[str] | None]:
+    """File -> the tensors that the index places in it; raises `LoadError`."""
     files: dict[str, list[str] | None] = {}
     for name, file in _weight_map(index).items():
         names = files.setdefault(file, [])
@@ -98,7 +121,7 @@ def _weight_map(index: Path) -> dict[str, str]:
         ) from error
     match content:
         case {"weight_map": {**weight_map}} if weight_map:
-            strange = [file for file in weight_map.values() if not _is_file_name(file)]
+            strange = [file for file in weight_map.values() if not is_file_name(file)]
             if not strange:
                 return {str(name): str(file) for name, file in weight_map.items()}
             found = f"`{str(strange[0])[:MAX_SHOWN]}`"
@@ -107,7 +130,7 @@ def _weight_map(index: Path) -> dict[str, str]:
     raise LoadError(file=index.name, expected=expected, found=found, hint=COMPLETE)
 
 
-def _is_file_name(file: object) -> bool:
+def is_file_name(file: object) -> bool:
     """Of this folder, and one that the system and a sentence can spell: no NUL, no lone surrogate."""
     return (
         isinstance(file, str)

@@ -2,10 +2,13 @@
 
 import json
 import stat
+from collections import Counter
 from pathlib import Path
 
 from firmtoken.runtime.weights.errors import LoadError
 
+MAX_SHOWN = 80
+"""Letters of a file's text that a sentence repeats."""
 KINDS = (
     (stat.S_ISDIR, "a directory"),
     (stat.S_ISFIFO, "a FIFO"),
@@ -37,9 +40,33 @@ def unreadable(path: Path, error: OSError, hint: str) -> LoadError:
     )
 
 
-def parse_json(text: bytes) -> object:
-    """JSON, or a `ValueError` whatever is wrong with it."""
+def read_object(path: Path, hint: str) -> dict[str, object]:
+    """A JSON object; raises `LoadError` for anything else."""
+    regular_size(path, hint)
     try:
-        return json.loads(text)
+        content = parse_json(path.read_bytes())
+    except OSError as error:
+        raise unreadable(path, error, hint) from error
+    except ValueError as error:
+        raise LoadError(file=path.name, expected="JSON", found=str(error), hint=hint) from error
+    if isinstance(content, dict):
+        return content
+    raise LoadError(file=path.name, expected="a JSON object", found="something else", hint=hint)
+
+
+def parse_json(text: bytes) -> object:
+    """JSON that says each thing once, or a `ValueError` whatever is wrong with it."""
+    try:
+        return json.loads(text, object_pairs_hook=_each_once)
     except RecursionError as error:
         raise ValueError("brackets nested too deeply") from error
+
+
+def _each_once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    # Python would keep the last one, other readers the first.
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        counts = Counter(name for name, _ in pairs)
+        twice = next(name for name, count in counts.items() if count > 1)
+        raise ValueError(f"`{twice[:MAX_SHOWN]}` twice in one object")
+    return found

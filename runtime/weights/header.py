@@ -1,8 +1,8 @@
 """The header of one safetensors file: 8 bytes of length, JSON, then the data. Read without the data."""
 
 import reprlib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 
@@ -46,45 +46,63 @@ class TensorHeader:
     """As the format spells it: `BF16`, `F8_E4M3`, `U8`, ..."""
     shape: tuple[int, ...]
     bytes: int
+    offset: int
+    """Of its first byte, from the start of the file."""
+
+    def rows(self, first: int, count: int) -> "TensorHeader":
+        """`count` entries of the first axis, from `first` on: a tensor of its own that lies inside this one."""
+        assert first >= 0 and count >= 0 and first + count <= self.shape[0]
+        size = self.bytes // self.shape[0]
+        return replace(
+            self,
+            shape=(count, *self.shape[1:]),
+            bytes=count * size,
+            offset=self.offset + first * size,
+        )
 
 
 def read_header(path: Path) -> dict[str, TensorHeader]:
     """The tensors of a file; raises `LoadError` unless header and length of the file agree."""
-    entries, data_bytes = _read_entries(path)
-    headers = {}
-    extents = {}
-    for name, entry in entries.items():
-        if name == "__metadata__":
-            continue
-        headers[name], extents[name] = _parse_entry(path.name, name, entry)
-    end = _tile(path.name, extents)
-    if end != data_bytes:
-        raise LoadError(
-            file=path.name,
-            expected=f"{end} bytes of data after the header",
-            found=f"{data_bytes}",
-            hint=AGAIN,
-        )
-    return headers
-
-
-def _read_entries(path: Path) -> tuple[dict[str, object], int]:
-    # The header as JSON, and how many bytes follow it.
     size = regular_size(path, NAMED)
     try:
         with path.open("rb") as file:
-            length = int.from_bytes(file.read(LENGTH_BYTES), "little")
-            if size < LENGTH_BYTES or length > min(MAX_HEADER_BYTES, size - LENGTH_BYTES):
-                raise LoadError(
-                    file=path.name,
-                    expected="a safetensors header",
-                    found=f"{size} bytes that do not begin with one",
-                    hint=AGAIN,
-                )
+            length = header_bytes(path.name, file.read(LENGTH_BYTES), size)
             text = file.read(length)
     except OSError as error:
         raise unreadable(path, error, NAMED) from error
-    return _parse_json(path.name, text), size - LENGTH_BYTES - length
+    return parse_header(path.name, text, size)
+
+
+def header_bytes(file: str, beginning: bytes, size: int) -> int:
+    """Bytes of JSON in a file of `size` bytes whose first `LENGTH_BYTES` are given; raises `LoadError`."""
+    length = int.from_bytes(beginning, "little")
+    if size < LENGTH_BYTES or length > min(MAX_HEADER_BYTES, size - LENGTH_BYTES):
+        raise LoadError(
+            file=file,
+            expected="a safetensors header",
+            found=f"{size} bytes that do not begin with one",
+            hint=AGAIN,
+        )
+    return length
+
+
+def parse_header(file: str, text: bytes, size: int) -> dict[str, TensorHeader]:
+    """The tensors of a file of `size` bytes from the JSON of its header, wherever that was read."""
+    data = LENGTH_BYTES + len(text)
+    headers = {
+        name: _parse_entry(file, name, entry, data)
+        for name, entry in _parse_json(file, text).items()
+        if name != "__metadata__"
+    }
+    end = _tile(headers.values(), data)
+    if end != size:
+        raise LoadError(
+            file=file,
+            expected=f"{end - data} bytes of data after the header",
+            found=f"{size - data}",
+            hint=AGAIN,
+        )
+    return headers
 
 
 def _parse_json(file: str, text: bytes) -> dict[str, object]:
@@ -99,24 +117,24 @@ def _parse_json(file: str, text: bytes) -> dict[str, object]:
     return entries
 
 
-def _tile(file: str, extents: Mapping[str, tuple[int, int]]) -> int:
+def _tile(headers: Iterable[TensorHeader], data: int) -> int:
     # Where the last tensor ends; each must begin where the one before it ends.
-    last = 0
-    for name, (begin, end) in sorted(extents.items(), key=lambda item: item[1]):
-        if begin != last:
+    last = data
+    for header in sorted(headers, key=lambda header: (header.offset, header.bytes)):
+        if header.offset != last:
             raise LoadError(
-                file=file,
-                tensor=name,
-                expected=f"data from offset {last}, where the tensor before it ends",
-                found=f"offset {begin}",
+                file=header.file,
+                tensor=header.name,
+                expected=f"data from offset {last - data}, where the tensor before it ends",
+                found=f"offset {header.offset - data}",
                 hint=AGAIN,
             )
-        last = end
+        last = header.offset + header.bytes
     return last
 
 
-def _parse_entry(file: str, name: str, entry: object) -> tuple[TensorHeader, tuple[int, int]]:
-    # The tensor, and where its data begin and end.
+def _parse_entry(file: str, name: str, entry: object, data: int) -> TensorHeader:
+    # `data`: where the file's data begin, from which its header counts.
     match entry:
         case {"dtype": str(dtype), "shape": [*shape], "data_offsets": [int(begin), int(end)]} if (
             dtype in ITEM_BYTES
@@ -141,5 +159,11 @@ def _parse_entry(file: str, name: str, entry: object) -> tuple[TensorHeader, tup
             found=f"offsets {begin} to {end}",
             hint=AGAIN,
         )
-    header = TensorHeader(name=name, file=file, dtype=dtype, shape=tuple(shape), bytes=needed)
-    return header, (begin, end)
+    return TensorHeader(
+        name=name,
+        file=file,
+        dtype=dtype,
+        shape=tuple(shape),
+        bytes=needed,
+        offset=data + begin,
+    )

@@ -1,31 +1,38 @@
 """Fills what a plan lays out: dense weights on the device, experts in their bank or their slots."""
 
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 
+from firmtoken.compiler.places import Weight
 from firmtoken.compiler.plan import Plan
 from firmtoken.runtime.kernels.expert_slots import typed_view
-from firmtoken.runtime.weights.preflight import DenseItem, ExpertItem, Inventory
-from firmtoken.runtime.weights.reader import Reader
+from firmtoken.runtime.weights.checkpoint import Checkpoint
+from firmtoken.runtime.weights.fill import dense_jobs, fill_numbers, fill_packed, pieces
+from firmtoken.runtime.weights.kv_scales import kv_scale_jobs
+from firmtoken.runtime.weights.making import make_batch
+from firmtoken.runtime.weights.preflight import ExpertItem, Inventory
+from firmtoken.runtime.weights.reading import (
+    BytesOf,
+    Job,
+    Progress,
+    ReadBatch,
+    files_reader,
+    read_all,
+)
 from firmtoken.runtime.weights.stored import Stored
 
-THREADS = 8
 MATRICES = ("gate", "up", "down")
-
-Progress = Callable[[str, int, int], None]
-"""Called with a phase for people, bytes read so far, and bytes in all; always by the thread that called `load`."""
 
 
 class Places(Protocol):
     """Where the engine wants the bytes; all memory is the engine's."""
 
-    def weight(self, name: str, ordinal: int) -> torch.Tensor:
-        """The tensor of a weight row, in its dtype and shape."""
+    def sections(self, weight: Weight, ordinal: int) -> Mapping[str, torch.Tensor]:
+        """The tensors of a weight row, by the names of `compiler/weight_sections.py`."""
         ...
 
     def bank(self, layer: int) -> torch.Tensor:
@@ -34,6 +41,10 @@ class Places(Protocol):
 
     def slots(self) -> torch.Tensor:
         """uint8 [S, slot_bytes]: all slots of the device. Asked for when experts are resident."""
+        ...
+
+    def buffer(self, size: int) -> torch.Tensor:
+        """uint8 [size] of host memory, into which files are read and from which everything is filled."""
         ...
 
 
@@ -53,35 +64,40 @@ def load(
     *,
     keep_experts: bool = False,
 ) -> Loaded:
-    """Fills all from a checkpoint that `preflight` has accepted; raises `LoadError`.
+    """Fills all from a checkpoint that `preflight` has accepted, in one pass over its files; raises `LoadError`.
 
     `keep_experts`: they are where they belong already.
     """
-    reader = Reader(inventory.checkpoint)
-    dense = load_dense(reader, inventory.dense, places, progress)
-    experts = 0 if keep_experts else load_experts(plan, reader, inventory.experts, places, progress)
-    return Loaded(dense_bytes=dense, expert_bytes=experts)
-
-
-def load_dense(
-    reader: Reader, items: Iterable[DenseItem], places: Places, progress: Progress
-) -> int:
-    """All dense weights; bytes read."""
-    jobs = [(item.bytes, partial(fill_dense, reader, item, places)) for item in items]
-    return run_jobs("weights", jobs, progress)
-
-
-def load_experts(
-    plan: Plan, reader: Reader, items: Iterable[ExpertItem], places: Places, progress: Progress
-) -> int:
-    """All experts: to the host's banks when offloaded, else straight to their slots; bytes read."""
-    layers = [expert_parts(plan, places, layer) for layer in range(len(plan.model.layer_kinds))]
-    fill = fill_packed if plan.experts.format == "nvfp4" else fill_decoded
-    jobs = [
-        (item.bytes, partial(fill, reader, item.parts, layers[item.layer], item.expert))
-        for item in items
+    dense = [
+        job
+        for item in inventory.dense
+        for job in dense_jobs(item, places.sections(item.weight, item.ordinal))
     ]
-    return run_jobs("experts", jobs, progress)
+    experts = [] if keep_experts else list(expert_jobs(plan, inventory.experts, places))
+    jobs = (*dense, *experts, *kv_scale_jobs(plan, inventory.checkpoint))
+    read = reader_of(inventory.checkpoint)
+    read_all(read, jobs, places.buffer, "weights", progress)
+    return Loaded(
+        dense_bytes=sum(job.bytes for job in dense), expert_bytes=sum(job.bytes for job in experts)
+    )
+
+
+def reader_of(checkpoint: Checkpoint) -> ReadBatch:
+    """What brings its tensors to memory."""
+    if checkpoint.maker is not None:
+        return partial(make_batch, checkpoint.maker)
+    return files_reader(checkpoint.folder, {tensor.file for tensor in checkpoint.tensors.values()})
+
+
+def expert_jobs(plan: Plan, items: Iterable[ExpertItem], places: Places) -> Iterator[Job]:
+    """All experts: to the host's banks when offloaded, else straight to their slots."""
+    layers = [expert_parts(plan, places, layer) for layer in range(len(plan.model.layer_kinds))]
+    fill = fill_packed_part if plan.experts.format == "nvfp4" else fill_decoded_part
+    for item in items:
+        for number, matrix in enumerate(item.parts):
+            for row, piece in pieces(matrix):
+                place = Place(layers[item.layer], number, item.expert, row)
+                yield Job(tensors=piece.tensors, do=partial(fill, piece, place))
 
 
 def expert_parts(plan: Plan, places: Places, layer: int) -> dict[str, torch.Tensor]:
@@ -95,50 +111,30 @@ def expert_parts(plan: Plan, places: Places, layer: int) -> dict[str, torch.Tens
     return {part.name: typed_view(rows, part) for part in experts.slot_parts}
 
 
-def fill_dense(reader: Reader, item: DenseItem, places: Places) -> None:
-    """One tensor: its parts stacked by rows, plus the constant that a zero-centred norm lacks, in fp32."""
-    target = places.weight(item.weight.name, item.ordinal)
-    first = 0
-    for part in item.parts:
-        rows = target[first : first + part.shape[0]]
-        rows.copy_(torch.add(reader.decode(part), item.weight.add).view(rows.shape))
-        first += part.shape[0]
+class Place(NamedTuple):
+    """Where a piece of an expert belongs; views are made when it is filled, for there are a hundred thousand."""
+
+    parts: Mapping[str, torch.Tensor]
+    """Part name -> [E, *shape], of a layer's experts."""
+    matrix: int
+    """Which one of `MATRICES`."""
+    expert: int
+    row: int
+    """The first one."""
+
+    def rows(self, suffix: str, count: int) -> torch.Tensor:
+        """Those of the matrix itself, or of what belongs to it."""
+        part = self.parts[MATRICES[self.matrix] + suffix]
+        return part[self.expert, self.row : self.row + count]
 
 
-def fill_decoded(
-    reader: Reader, stored: tuple[Stored, ...], parts: dict[str, torch.Tensor], expert: int
-) -> None:
-    """One expert as fp32 or bf16."""
-    for name, matrix in zip(MATRICES, stored, strict=True):
-        parts[name][expert].copy_(reader.decode(matrix))
+def fill_packed_part(piece: Stored, place: Place, bytes_of: BytesOf) -> None:
+    """As it is in the file; gate, up and down keep a global scale each."""
+    count = piece.shape[0]
+    own = place.parts["globals"][place.expert, place.matrix : place.matrix + 1]
+    fill_packed(piece, place.rows("", count), place.rows("_scale", count), own, bytes_of)
 
 
-def fill_packed(
-    reader: Reader, stored: tuple[Stored, ...], parts: dict[str, torch.Tensor], expert: int
-) -> None:
-    """One expert as it is in the file; gate, up and down keep a global scale each."""
-    scales = []
-    for name, matrix in zip(MATRICES, stored, strict=True):
-        parts[name][expert].copy_(reader.read(matrix.weight))
-        parts[f"{name}_scale"][expert].copy_(reader.read_blocks(matrix.scale))
-        scales.append(reader.read_scale(matrix.global_scale))
-    parts["globals"][expert].copy_(torch.tensor(scales))
-
-
-def run_jobs(phase: str, jobs: Iterable[tuple[int, Callable[[], None]]], progress: Progress) -> int:
-    """All jobs on a few threads; the first failure ends it. Bytes read."""
-    listed = list(jobs)
-    total = sum(size for size, _ in listed)
-    done = 0
-    progress(phase, done, total)
-    with ThreadPoolExecutor(THREADS) as pool:
-        sizes = {pool.submit(torch.inference_mode()(job)): size for size, job in listed}
-        try:
-            for future in as_completed(sizes):
-                future.result()
-                done += sizes[future]
-                progress(phase, done, total)
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
-    return total
+def fill_decoded_part(piece: Stored, place: Place, bytes_of: BytesOf) -> None:
+    """As fp32 or bf16."""
+    fill_numbers(piece, place.rows("", piece.shape[0]), 0.0, bytes_of)

@@ -7,16 +7,10 @@ from pydantic import ValidationError
 
 from firmtoken.compiler.architectures import FAMILIES
 from firmtoken.compiler.family import Family, misfits
+from firmtoken.runtime.weights.declared import CONFIG, SEPARATE, Json
 from firmtoken.runtime.weights.errors import LoadError
-from firmtoken.runtime.weights.files import parse_json, regular_size, unreadable
-from firmtoken.runtime.weights.quantization import (
-    CONFIG,
-    SEPARATE,
-    Json,
-    declared,
-    kv_format,
-    part_format,
-)
+from firmtoken.runtime.weights.files import read_object
+from firmtoken.runtime.weights.quantization import declared, kv_format, part_format
 from firmtoken.schema.contradictions import contradictions
 from firmtoken.schema.model import Model
 from firmtoken.schema.sentences import sentence
@@ -42,10 +36,13 @@ OTHER = "a model with this in its config computes something else; it is not supp
 COMPLETE = "the folder must hold the checkpoint's `config.json`"
 
 
-def read_model(folder: Path, *, name: str, source: str) -> dict[str, object]:
-    """The model part of a profile for the checkpoint in `folder`; raises `LoadError` for what we cannot serve."""
-    config = _read(folder / CONFIG)
-    separate = _read(folder / SEPARATE) if (folder / SEPARATE).exists() else None
+def read_model(folder: Path, *, name: str, source: Mapping[str, str]) -> dict[str, object]:
+    """The model part of a profile for the checkpoint in `folder`; raises `LoadError` for what we cannot serve.
+
+    `source`: its `model.source`. The folder of one on the hub may hold its config files alone.
+    """
+    config = read_object(folder / CONFIG, COMPLETE)
+    separate = read_object(folder / SEPARATE, COMPLETE) if (folder / SEPARATE).exists() else None
     family = _family(config)
     said = _Said(config)
     _refuse_other_model(said, family)
@@ -54,7 +51,7 @@ def read_model(folder: Path, *, name: str, source: str) -> dict[str, object]:
         "family": family.name,
         "geometry": _geometry(said, family),
         "dialect": family.config.dialect,
-        "source": {"path": source},
+        "source": dict(source),
     }
     model = _validated(data)
     for misfit in misfits(family, model.geometry):
@@ -87,19 +84,6 @@ class _Said:
                 if found is not None:
                     return found
         return None
-
-
-def _read(path: Path) -> Json:
-    regular_size(path, COMPLETE)
-    try:
-        content = parse_json(path.read_bytes())
-    except OSError as error:
-        raise unreadable(path, error, COMPLETE) from error
-    except ValueError as error:
-        raise LoadError(file=path.name, expected="JSON", found=str(error), hint=COMPLETE) from error
-    if isinstance(content, dict):
-        return content
-    raise LoadError(file=path.name, expected="a JSON object", found="something else", hint=COMPLETE)
 
 
 def _family(config: Json) -> Family:
@@ -226,6 +210,8 @@ def _formats(
     for part in family.config.parts:
         on_axis = [layer for layer, kind in enumerate(kinds) if part.axis in ("layer", kind)]
         formats[part.field] = part_format(part, on_axis if part.axis else (0,), stated, plain)
+    if formats["attention_out"] == formats["attention"]:
+        del formats["attention_out"]
     # No export quantises these, whatever its list of exceptions forgot (Qwen3.5-122B: the router).
     formats |= {"embedding": plain, "router": plain}
     kv = kv_format(config, separate)

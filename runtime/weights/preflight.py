@@ -1,6 +1,6 @@
 """Does the checkpoint hold exactly the plan's tensors? Headers only, before anything is allocated."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -8,12 +8,22 @@ from pathlib import Path
 from firmtoken.compiler.places import Weight
 from firmtoken.compiler.plan import Plan, SlotPart
 from firmtoken.runtime.weights.checkpoint import Checkpoint, open_checkpoint
+from firmtoken.runtime.weights.conventions import CONVENTIONS, KV_SCALES
 from firmtoken.runtime.weights.errors import LoadError
-from firmtoken.runtime.weights.stored import Stored, find_stored
+from firmtoken.runtime.weights.format_check import require_declared_formats, require_format
+from firmtoken.runtime.weights.geometry_check import require_same_geometry
+from firmtoken.runtime.weights.planned_model import stored_weights
+from firmtoken.runtime.weights.stored import (
+    Stored,
+    find_expert,
+    find_stored,
+    is_stored,
+    stacked_sources,
+)
 
-UNUSED_SUFFIXES = (".input_scale", ".k_scale", ".v_scale")
-"""Activation and KV scales: weights are used without quantising activations, and KV is not stored in FP8."""
-UNUSED_PREFIXES = ("model.visual.", "visual.", "mtp.")
+UNUSED_SUFFIXES = (*(convention.input_scale for convention in CONVENTIONS), *KV_SCALES)
+"""Weights are used without quantising activations; scales of keys and values are checked, not applied."""
+UNUSED_PREFIXES = ("model.visual.", "visual.", "mtp.", "model.mtp")
 OTHER_MODEL = "the profile's `model` describes another checkpoint"
 
 
@@ -58,8 +68,20 @@ class Inventory:
 
 def preflight(plan: Plan, folder: Path) -> Inventory:
     """Every tensor of the plan, with shape and format as expected, and no tensor besides; else `LoadError`."""
-    checkpoint = open_checkpoint(folder)
-    _require_all(checkpoint, _sources(plan))
+    return preflight_headers(plan, open_checkpoint(folder))
+
+
+def preflight_headers(plan: Plan, checkpoint: Checkpoint) -> Inventory:
+    """`preflight` of headers that were read already, perhaps from the hub; the folder needs its config files alone."""
+    require_same_geometry(plan, checkpoint)
+    inventory = take_inventory(plan, checkpoint)
+    require_declared_formats(plan, checkpoint)
+    return inventory
+
+
+def take_inventory(plan: Plan, checkpoint: Checkpoint) -> Inventory:
+    """The headers alone against the plan: what `preflight` asks of a checkpoint without config files."""
+    _require_all(plan, checkpoint)
     inventory = Inventory(
         checkpoint=checkpoint,
         dense=tuple(_dense_items(plan, checkpoint)),
@@ -69,14 +91,19 @@ def preflight(plan: Plan, folder: Path) -> Inventory:
     return inventory
 
 
-def _sources(plan: Plan) -> Iterator[str]:
-    for weight in plan.weights:
+def _sources(plan: Plan, checkpoint: Checkpoint) -> Iterator[str]:
+    """Modules and parameters of the plan; those of experts where a layer does not hold all of them in two tensors."""
+    for weight in stored_weights(plan):
         for layer in _layers_on(plan, weight.axis):
             for source in weight.sources:
                 yield source.format(l=layer)
-    for layer, expert in _experts(plan):
-        for source in plan.experts.sources:
-            yield source.format(l=layer, e=expert)
+    stacked = stacked_sources(plan.experts.sources)
+    for layer in range(len(plan.experts.slots_per_layer)):
+        if all(is_stored(checkpoint, source.format(l=layer)) for source in stacked):
+            continue
+        for expert in range(plan.experts.per_layer):
+            for source in plan.experts.sources:
+                yield source.format(l=layer, e=expert)
 
 
 def _layers_on(plan: Plan, axis: str) -> list[int]:
@@ -93,12 +120,8 @@ def _experts(plan: Plan) -> Iterator[tuple[int, int]]:
             yield layer, expert
 
 
-def _require_all(checkpoint: Checkpoint, sources: Iterable[str]) -> None:
-    missing = [
-        source
-        for source in sources
-        if checkpoint.find(f"{source}.weight") is None and checkpoint.find(source) is None
-    ]
+def _require_all(plan: Plan, checkpoint: Checkpoint) -> None:
+    missing = [source for source in _sources(plan, checkpoint) if not is_stored(checkpoint, source)]
     if missing:
         raise LoadError(
             file=checkpoint.folder.name,
@@ -117,29 +140,13 @@ def _find(checkpoint: Checkpoint, source: str) -> Stored:
 
 
 def _dense_items(plan: Plan, checkpoint: Checkpoint) -> Iterator[DenseItem]:
-    for weight in plan.weights:
+    for weight in stored_weights(plan):
         for ordinal, layer in enumerate(_layers_on(plan, weight.axis)):
             parts = tuple(_find(checkpoint, source.format(l=layer)) for source in weight.sources)
-            _check_shapes(parts, weight.shape)
+            for part, kept in zip(parts, weight.parts, strict=True):
+                _require_shape(part, (kept.rows, *weight.shape[1:]))
+                require_format(part, kept.format)
             yield DenseItem(weight=weight, ordinal=ordinal, parts=parts)
-
-
-def _check_shapes(parts: tuple[Stored, ...], shape: tuple[int, ...]) -> None:
-    """Stacked by rows, the parts must give `shape`."""
-    columns = shape[1:]
-    for part in parts:
-        if matrix_shape(part)[1:] != columns:
-            raise _wrong_shape(part, [shape[0] if len(parts) == 1 else "rows", *columns])
-    if sum(matrix_shape(part)[0] for part in parts) != shape[0]:
-        if len(parts) == 1:
-            raise _wrong_shape(parts[0], list(shape))
-        raise LoadError(
-            file=parts[0].weight.file,
-            tensor=parts[0].weight.name,
-            expected=f"{shape[0]} rows together with the {len(parts) - 1} tensors stacked below it",
-            found=" + ".join(str(part.shape[0]) for part in parts),
-            hint=OTHER_MODEL,
-        )
 
 
 def matrix_shape(stored: Stored) -> tuple[int, ...]:
@@ -149,14 +156,15 @@ def matrix_shape(stored: Stored) -> tuple[int, ...]:
     return stored.shape
 
 
-def _wrong_shape(stored: Stored, expected: Iterable[object]) -> LoadError:
-    return LoadError(
-        file=stored.weight.file,
-        tensor=stored.weight.name,
-        expected=f"shape [{', '.join(map(str, expected))}]",
-        found=f"[{', '.join(map(str, stored.shape))}]",
-        hint=OTHER_MODEL,
-    )
+def _require_shape(stored: Stored, expected: tuple[int, ...]) -> None:
+    if matrix_shape(stored) != expected:
+        raise LoadError(
+            file=stored.weight.file,
+            tensor=stored.weight.name,
+            expected=f"shape {list(expected)}",
+            found=f"{list(stored.shape)}",
+            hint=OTHER_MODEL,
+        )
 
 
 def _expert_items(plan: Plan, checkpoint: Checkpoint) -> Iterator[ExpertItem]:
@@ -167,19 +175,11 @@ def _expert_items(plan: Plan, checkpoint: Checkpoint) -> Iterator[ExpertItem]:
         for name in ("gate", "up", "down")
     ]
     for layer, expert in _experts(plan):
-        names = (source.format(l=layer, e=expert) for source in experts.sources)
-        parts = tuple(_find(checkpoint, name) for name in names)
+        parts = find_expert(checkpoint, experts.sources, layer, expert, per_layer=experts.per_layer)
+        assert parts is not None, "_require_all has seen it"
         for part, shape in zip(parts, shapes, strict=True):
-            if part.shape != shape:
-                raise _wrong_shape(part, shape)
-            if packed and part.format != "nvfp4":
-                raise LoadError(
-                    file=part.weight.file,
-                    tensor=part.weight.name,
-                    expected="NVFP4 (U8 with `weight_scale` and `weight_scale_2`)",
-                    found=part.weight.dtype,
-                    hint="the plan keeps experts as NVFP4; choose a checkpoint that stores them so",
-                )
+            _require_shape(part, shape)
+            require_format(part, experts.format)
         yield ExpertItem(layer=layer, expert=expert, parts=parts)
 
 

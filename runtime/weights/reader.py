@@ -1,47 +1,45 @@
-"""Tensors from a checkpoint's files, decoded to fp32."""
-
-from pathlib import Path
-from types import MappingProxyType
+"""Tensors from the bytes of a checkpoint's files, decoded to fp32."""
 
 import torch
-from safetensors import SafetensorError, safe_open
 
 from firmtoken.runtime.kernels.nvfp4 import dequantise
-from firmtoken.runtime.weights.checkpoint import Checkpoint
 from firmtoken.runtime.weights.errors import LoadError
-from firmtoken.runtime.weights.files import unreadable
 from firmtoken.runtime.weights.header import AGAIN, TensorHeader
+from firmtoken.runtime.weights.reading import BytesOf
 from firmtoken.runtime.weights.stored import Stored
+
+DTYPES = {
+    "F32": torch.float32,
+    "BF16": torch.bfloat16,
+    "F16": torch.float16,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "U8": torch.uint8,
+}
+"""Those that weights and their scales come in, as the format spells them."""
 
 SCALE_RANGE = (1e-8, 1.0)
 """Outside it a scale follows another convention: compressed-tensors stores reciprocals (facts/models.md 7.4)."""
 
+LARGEST_NVFP4 = 6.0 * 448.0
+"""Code times block scale, at most."""
+
+NAN, NEGATIVE_NAN = 0x7F, 0xFF
 LARGEST_E4M3 = 0x7E
 """The code of 448. Above it lie NaN (0x7F, 0xFF) and what has a sign."""
 
 
 class Reader:
-    """Open files of a checkpoint; any thread may read."""
+    """Tensors whose bytes are in memory."""
 
-    def __init__(self, checkpoint: Checkpoint) -> None:
-        files = sorted({tensor.file for tensor in checkpoint.tensors.values()})
-        self._files = MappingProxyType(
-            {file: open_file(checkpoint.folder / file) for file in files}
-        )
+    def __init__(self, bytes_of: BytesOf) -> None:
+        self._bytes_of = bytes_of
 
     def read(self, header: TensorHeader) -> torch.Tensor:
-        """The tensor as stored."""
-        try:
-            tensor: torch.Tensor = self._files[header.file].get_tensor(header.name)  # type: ignore[no-untyped-call]  # a stub without types
-        except SafetensorError as error:
-            raise LoadError(
-                file=header.file,
-                tensor=header.name,
-                expected="readable data",
-                found=str(error),
-                hint=AGAIN,
-            ) from error
-        return tensor
+        """The tensor as stored; valid as long as its bytes are."""
+        raw, dtype = self._bytes_of(header), DTYPES[header.dtype]
+        if raw.storage_offset() % dtype.itemsize:  # a header may be of any length
+            raw = raw.clone()
+        return raw.view(dtype).view(header.shape)
 
     def read_scale(self, header: TensorHeader | None) -> float:
         """A scalar scale, within its range."""
@@ -57,6 +55,32 @@ class Reader:
                 hint="the file is damaged, or stores reciprocals as compressed-tensors does",
             )
         return scale
+
+    def read_global(self, stored: Stored) -> float:
+        """What NVFP4 numbers are multiplied with, an fp32 number."""
+        if not stored.divides:
+            return self.read_scale(stored.global_scale)
+        assert stored.global_scale is not None
+        divisor = self.read(stored.global_scale).view(())
+        if not 1 / SCALE_RANGE[1] < float(divisor) < 1 / SCALE_RANGE[0]:
+            raise LoadError(
+                file=stored.global_scale.file,
+                tensor=stored.global_scale.name,
+                expected=f"a divisor between {1 / SCALE_RANGE[1]:g} and {1 / SCALE_RANGE[0]:g}",
+                found=f"{float(divisor):g}",
+                hint="the file is damaged, or stores factors as ModelOpt does",
+            )
+        return factor_of(divisor)
+
+    def read_codes(self, header: TensorHeader) -> torch.Tensor:
+        """FP8 codes e4m3 [N,K], none NaN."""
+        codes = self.read(header)
+        if codes.numel() and (
+            int(codes.view(torch.int8).max()) == NAN
+            or int(codes.view(torch.uint8).max()) == NEGATIVE_NAN
+        ):
+            require_finite(header, codes.float())
+        return codes
 
     def read_blocks(self, header: TensorHeader | None) -> torch.Tensor:
         """NVFP4 block scales e4m3 [N,K/16]: none negative, none NaN."""
@@ -78,19 +102,19 @@ class Reader:
             numbers = require_finite(stored.weight, weight.float())
             return numbers.mul_(self.read_scale(stored.scale))
         blocks = self.read_blocks(stored.scale)
-        return dequantise(weight, blocks, self.read_scale(stored.global_scale))
+        return dequantise(weight, blocks, self.read_global(stored))
 
 
-def open_file(path: Path) -> safe_open:
-    """A file whose header preflight has accepted; safetensors is stricter here and there."""
-    try:
-        return safe_open(path, framework="pt")
-    except OSError as error:
-        raise unreadable(path, error, AGAIN) from error
-    except SafetensorError as error:
-        raise LoadError(
-            file=path.name, expected="a safetensors file", found=str(error), hint=AGAIN
-        ) from error
+def factor_of(divisor: torch.Tensor) -> float:
+    """An fp32 factor for compressed-tensors' fp32 divisor, 2688 / amax; ModelOpt's factor is amax / 2688.
+
+    Both are rounded, so a reciprocal may be two ulp off. amax is a number of the weights: where one in bf16 gives this
+    divisor, the factor is ModelOpt's for the same weights, to the bit.
+    """
+    amax = (LARGEST_NVFP4 / divisor).bfloat16().float()
+    if LARGEST_NVFP4 / amax == divisor:
+        return float(amax / LARGEST_NVFP4)
+    return float(divisor.reciprocal())
 
 
 def require_finite(header: TensorHeader, numbers: torch.Tensor) -> torch.Tensor:

@@ -145,7 +145,7 @@ MUTANTS = (
     Mutant(
         name="GEMM->next fetch, its edge",
         change=lambda plan: without_waits(plan, ("prefill",), "prefill.resolved"),
-        objection=r"writes `staged\[(2|0,2)\]` while prefill.moe_down",
+        objection=r"writes `staged\[(2|0,2|1,1)\]` while prefill.moe_down",
         order=True,
     ),
     Mutant(

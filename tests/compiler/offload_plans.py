@@ -13,8 +13,9 @@ OFFLOAD = {
         "hardware.host.pinnable=180GiB",
     ),
     "4090-qwen of 12 GiB": ("4090-qwen", "hardware.gpu.memory=12GiB"),
+    "4090-qwen3-30b of 11 GiB": ("4090-qwen3-30b", "hardware.gpu.memory=11GiB"),
     "4090-qwen3-30b of 12 GiB": ("4090-qwen3-30b", "hardware.gpu.memory=12GiB"),
 }
-"""Name -> profile and `--set` values; between them every family, one chunk, tile and wave, and several."""
+"""Name -> profile and `--set` values; between them every family, one chunk, tile and wave, two waves, and several."""
 QUICK = ("tiny-cpu in chunks", "pro6000-minimax")
 """One with linear layers and chunks, one with 62 layers: what CI walks where all would take minutes."""

@@ -8,7 +8,9 @@ order of steps. Sentences (`because`, warnings, advice) are not read.
 from collections.abc import Iterator
 from math import prod
 
+from tests.compiler.plan_checker_constants import check_constants
 from tests.compiler.plan_checker_conversation import check_conversation
+from tests.compiler.plan_checker_frontier import check_frontier, settled
 from tests.compiler.plan_checker_ledger import (
     GIB,
     check_ledgers,
@@ -16,16 +18,13 @@ from tests.compiler.plan_checker_ledger import (
     differ,
     graph_sizes,
     host_input,
+    prefill_graph_rows,
     snapshots,
 )
-from tests.compiler.plan_checker_model import ELEMENT, Json, Model, read_model, up
-from tests.compiler.plan_checker_places import check_places, launches
+from tests.compiler.plan_checker_model import ELEMENT, Json, Model, folds_shared, read_model, up
+from tests.compiler.plan_checker_places import check_places, launches, walk
 from tests.compiler.plan_checker_speed import Speed, read_machine
-from tests.compiler.plan_checker_split import Bench, check_frontier, deal, settled
-
-from firmtoken.runtime.kernels import CARDS
-
-CONSTANTS = {(card.op, card.name): card.constants for card in CARDS}
+from tests.compiler.plan_checker_split import Bench, deal
 
 
 def differences(plan: Json, asked: Json) -> list[str]:
@@ -39,8 +38,10 @@ def differences(plan: Json, asked: Json) -> list[str]:
             _check_experts(bench),
             check_ledgers(bench),
             check_workspaces(bench),
-            check_places(plan, model),
+            check_places(plan, asked, model),
             _check_sizes(bench),
+            _check_fold(bench),
+            check_constants(bench),
             _check_schedule(bench),
             _check_admission(plan, asked),
             _check_estimates(bench),
@@ -62,7 +63,7 @@ def bench_of(plan: Json, asked: Json) -> Bench:
         overlaps=asked["streams"]["layout"] == "auto",
         slot_bytes=plan["experts"]["slot_bytes"],
         kv_bytes=model.kv_elements * ELEMENT[plan["kv_cache"]["dtype"]],
-        launches=launches(plan, model),
+        launches=launches(plan, model, "decode"),
         offloaded=plan["experts"]["placement"] == "offload",
         slots=plan["experts"]["slots"],
         span=plan["schedule"]["prefill_span"],
@@ -82,18 +83,28 @@ def _check_facts(plan: Json, asked: Json, model: Model) -> Iterator[str]:
     yield from differ("hardware.", found, {name: wanted[name] for name in ("gpu", "cpu", "link")})
     host = {name: number for name, number in wanted["host"].items() if name != "threads"}
     yield from differ("hardware.host.", found["host"], host)
-    flat: dict[str, object] = {}
-    for name, value in asked["model"]["geometry"].items():
-        if isinstance(value, dict):
-            flat |= {f"{name}.{inner}": number for inner, number in value.items()}
-        elif value is not None:
-            flat[name] = value
     if plan["device"]["rank"] != 0:
         yield "device.rank is not 0: there is one plan"
-    if plan["model"]["geometry"] != flat:
-        yield "model.geometry is not what was asked"
+    formats = {name: form for name, form in asked["model"]["quantization"].items() if form}
+    said = {
+        "geometry": _flat(asked["model"]["geometry"]),
+        "quantization": formats,
+        "source": {name: str(value) for name, value in _flat(asked["model"]["source"]).items()},
+    }
+    yield from differ("model.", plan["model"], said)
     if tuple(plan["model"]["layer_kinds"]) != model.kinds:
         yield f"model.layer_kinds is {plan['model']['layer_kinds']}"
+
+
+def _flat(data: Json) -> Json:
+    """What is inside another mapping is spelled with a dot, and what is null is not there."""
+    flat: dict[str, object] = {}
+    for name, value in data.items():
+        if isinstance(value, dict):
+            flat |= {f"{name}.{inner}": each for inner, each in _flat(value).items()}
+        elif value is not None:
+            flat[name] = value
+    return flat
 
 
 def _check_cache(bench: Bench) -> Iterator[str]:
@@ -183,44 +194,16 @@ def _check_sizes(bench: Bench) -> Iterator[str]:
         name = f"kernel {row['op']}.{row['phase']}"
         if row["sizes"][0] != 1 or row["sizes"][1] < most:
             yield f"{name} takes {row['sizes']} rows, due 1 to {most}"
-        # Tiles and warps are the kernel's own, as its card has them.
-        own = dict(CONSTANTS.get((row["op"], row["kernel"]), ()))
-        constants = {**_constants(plan, asked["model"]), **_of_the_machine(bench), **own}
-        yield from differ(
-            f"{name}: ", row["constants"], {k: constants[k] for k in row["constants"]}
-        )
 
 
-def _of_the_machine(bench: Bench) -> Json:
-    """What a kernel is compiled with for this card and model (runtime/kernels/NOTES.md)."""
-    gpu, shape = bench.asked["hardware"]["gpu"], bench.asked["model"]["geometry"]
-    if gpu is None:
-        return {}
-    capability = float(gpu["compute_capability"])
-    lanes, outputs = (8, 2) if shape["moe_intermediate_size"] <= 1024 else (16, 4)
-    return {
-        "parts": max(bench.requests, -(-2 * gpu["sms"] // shape["num_kv_heads"])),
-        "fp8_units": 1 if capability >= 8.9 else 0,
-        "early": 1 if capability >= 9 else 0,
-        "lanes": lanes,
-        "outputs": outputs,
-        "down_lanes": lanes,
-        "down_outputs": outputs,
-    }
-
-
-def _constants(plan: Json, model: Json) -> Json:
-    """What a kernel may be compiled with."""
-    shape = model["geometry"]
-    return {
-        **shape,
-        **(shape["linear"] or {}),
-        "eps": shape["rms_norm_eps"],
-        "expert_width": shape["moe_intermediate_size"],
-        "gated": int(model["family"] == "qwen3_5_moe"),
-        "page_size": plan["kv_cache"]["page_size"],
-        "scale": shape["head_dim"] ** -0.5,
-    }
+def _check_fold(bench: Bench) -> Iterator[str]:
+    """A launch of the shared expert in a decode step, unless routed experts' launches are to hold it (D13)."""
+    apart = bench.asked["model"]["family"] == "qwen3_5_moe"
+    if bench.plan["experts"]["placement"] == "resident":
+        apart &= not folds_shared(bench.asked)
+    steps = walk(bench.plan["programs"]["decode"], bench.model.kinds, 1, 1)
+    if any(step.get("op") == "shared_expert" for step in steps) != apart:
+        yield f"decode has {'no' if apart else 'a'} launch of the shared expert"
 
 
 def _check_schedule(bench: Bench) -> Iterator[str]:
@@ -239,6 +222,7 @@ def _check_schedule(bench: Bench) -> Iterator[str]:
         "order": "layer" if speed.offloaded else "chunk",
         "decode_every_units": max(1, int((0.5 - step) / unit)),
         "graph_batch_sizes": graph_sizes(bench.requests),
+        "prefill_graph_rows": prefill_graph_rows(bench),
     }
     yield from differ("schedule.", schedule, due)
     factor, asked = 10 if speed.machine.kind == "cpu" else 1, bench.asked["schedule"]

@@ -2,9 +2,11 @@
 
 from collections.abc import Iterator
 
+from tests.compiler.plan_checker_batch import batch_bytes
 from tests.compiler.plan_checker_model import ELEMENT, Json, up
-from tests.compiler.plan_checker_places import launch_rows
+from tests.compiler.plan_checker_places import launches
 from tests.compiler.plan_checker_split import Bench, close
+from tests.compiler.plan_checker_workspaces import workspace_of, workspaces
 
 from firmtoken.runtime.kernels import CARDS
 
@@ -65,22 +67,21 @@ def _device_lines(bench: Bench) -> Due:
         "weights": (model.weight_bytes, 1),
         "states": (model.state_bytes, cache["state_slots"]),
         "activations": (_reach(plan), 1),
-        "inputs": (_inputs(plan) + host_input(plan, bench.asked), 1),
+        "inputs": (_inputs(plan), 1),
         "tables": (_tables(bench) if bench.speed.offloaded else 0, 1),
         "kv_pages": (bench.page_bytes, bench.pages(cache["tokens"])),
         "experts.cache": (slot, experts["slots"]),
         "experts.staging": (slot, experts["staging_slots"]),
         "experts.overflow": (slot, experts["overflow_slots"]),
     }
-    lines |= {f"workspace.{name}": (size, 1) for name, size in _workspaces(bench).items()}
+    lines |= {f"workspace.{name}": (size, 1) for name, size in workspaces(bench).items()}
     if bench.speed.offloaded:
         chunk = plan["schedule"]["moe_chunk"]
         rows = up(chunk * model.hidden * ELEMENT[model.activation]) // chunk
         lines["parked_hidden"] = (rows, up(plan["schedule"]["prefill_span"], chunk))
     if machine.kind == "cuda":
-        graphs = len(graph_sizes(bench.requests)) if bench.speed.captured else 0
         lines["cuda_context"] = (bench.asked["hardware"]["gpu"]["context_overhead"], 1)
-        lines["graphs"] = (bench.speed.launches * 16 * 1024, graphs)
+        lines["graphs"] = (4096, _graph_launches(bench))
         lines["margin"] = (128 * MIB, 1)
     return lines
 
@@ -118,6 +119,23 @@ def graph_sizes(requests: int) -> list[int]:
     return sorted({requests, *(1 << n for n in range(9) if 1 << n < requests)})
 
 
+def prefill_graph_rows(bench: Bench) -> list[int]:
+    """Lengths to which a short prompt is padded, where nothing is fetched: up to a tile."""
+    if bench.speed.offloaded or not bench.speed.captured:
+        return []
+    lengths = (32, 64, 128, 256, 512, 768, 1024, 1536, 2048)
+    return [rows for rows in lengths if rows <= bench.plan["schedule"]["mixer_tile"]]
+
+
+def _graph_launches(bench: Bench) -> int:
+    """Of all graphs together: a decode step for each batch size, one tile of prefill for each length."""
+    if not bench.speed.captured:
+        return 0
+    prefill = launches(bench.plan, bench.model, "prefill")
+    decode = bench.speed.launches * len(graph_sizes(bench.requests))
+    return decode + prefill * len(prefill_graph_rows(bench))
+
+
 def _reach(plan: Json) -> int:
     arena = [row for row in plan["buffers"] if row["space"] == "activations"]
     return max(int(row["offset"] + row["bytes"]) for row in arena)
@@ -128,11 +146,8 @@ def _inputs(plan: Json) -> int:
 
 
 def host_input(plan: Json, asked: Json) -> int:
-    """Id, position and slot of each row of the largest launches; 64 B and a page table for each sequence."""
-    rows = sum(tokens for tokens, _ in launch_rows(plan["schedule"]).values())
-    longest = asked["model"]["geometry"]["max_position_embeddings"]
-    table = -(-longest // plan["kv_cache"]["page_size"]) * 8
-    return up(rows * 24 + plan["schedule"]["max_num_seqs"] * (64 + table))
+    """A decode step's batch and a span's, which may be open at the same time."""
+    return sum(up(size) for size in batch_bytes(plan, asked).values())
 
 
 def _tables(bench: Bench) -> int:
@@ -143,47 +158,11 @@ def _tables(bench: Bench) -> int:
     return model.layers * (place + recency) + (2 + extend) * (place + miss) + miss
 
 
-WORKSPACES = {
-    "flashinfer_fa2": "flashinfer",
-    "flashinfer_fa3": "flashinfer",
-    "cublas_bf16": "cublas",
-    "scaled_mm_tensorwise": "cublas",
-    "scaled_mm_rowwise": "cublas",
-    "triton_split_kv": "split_kv",
-    "triton_chunk": "gdn_chunks",
-}
-"""Kernel -> whose device memory it needs beside its operands."""
-
-
-def _workspaces(bench: Bench) -> dict[str, int]:
-    """Each backend once, however many kernels share it (hardware.md 1.3, prototype.md 2.1 and 3)."""
-    plan, asked = bench.plan, bench.asked
-    names = {WORKSPACES[row["kernel"]] for row in plan["kernels"] if row["kernel"] in WORKSPACES}
-    gpu, shape = asked["hardware"]["gpu"], asked["model"]["geometry"]
-    if gpu is None:
-        return {}
-    heads, kv_heads, width = shape["num_q_heads"], shape["num_kv_heads"], shape["head_dim"]
-    blocks = -(-2 * gpu["sms"] // kv_heads)
-    tile = 128 if width < 256 else 64
-    linear = shape["linear"] or {"num_value_heads": 0, "key_head_dim": 0, "value_head_dim": 0}
-    state = linear["num_value_heads"] * linear["key_head_dim"] * linear["value_head_dim"]
-    chunks = -(-plan["schedule"]["mixer_tile"] // 64) + bench.requests
-    sizes = {
-        "flashinfer": up(heads * blocks * tile * width * 4 + 16 * MIB, 2 * MIB),
-        "cublas": (32 if float(gpu["compute_capability"]) >= 9 else 8) * MIB,
-        "split_kv": heads * max(blocks, bench.requests) * (width + 2) * 4,
-        "gdn_chunks": chunks * state * 2,
-    }
-    threads = 2048 if gpu["compute_capability"] in ("8.0", "9.0", "10.0", "10.3") else 1536
-    spilled = gpu["sms"] * threads * max(row["local_bytes"] for row in plan["kernels"])
-    return {**{name: sizes[name] for name in names}, **({"spills": spilled} if spilled else {})}
-
-
 def check_workspaces(bench: Bench) -> Iterator[str]:
     """Each kernel names the workspace that it shares."""
-    sizes = _workspaces(bench)
+    sizes = workspaces(bench)
     for row in bench.plan["kernels"]:
-        name = WORKSPACES.get(row["kernel"], "")
+        name = workspace_of(row)
         spill = SPILLS[row["op"], row["kernel"]]
         due = {"workspace": name, "workspace_bytes": sizes.get(name, 0), "local_bytes": spill}
         yield from differ(f"kernel {row['op']}.{row['phase']}: ", row, due)

@@ -11,6 +11,8 @@ Parts = tuple[tuple[int, str], ...]
 """Rows and the format in which the checkpoint stores them."""
 
 CENTRED = ("in_norm", "post_norm", "q_norm", "k_norm", "final_norm")
+LOOKED_UP = ("embed", "routes")
+"""Tables of which a token takes a row."""
 PLACE = 256
 """Everything begins at a multiple of it."""
 ELEMENT = {"fp32": 4, "bf16": 2, "fp8": 1, "int32": 4, "int64": 8, "u8": 1}
@@ -35,6 +37,8 @@ class Tensor:
     axis: str
     copies: int
     shape: tuple[int, ...]
+    parts: Parts
+    """As the device keeps them."""
     bytes: int
     add: float
     """Norms of Qwen3.5 multiply by 1 + w (models.md 2.1), but for the one inside the delta net."""
@@ -85,8 +89,9 @@ class Model:
 
     @cached_property
     def read_bytes(self) -> int:
-        """Dense bytes that a step reads: of the embedding it takes a row."""
-        return sum(row.copies * row.bytes for name, row in self.tensors.items() if name != "embed")
+        """Dense bytes that a step reads."""
+        read = (row for name, row in self.tensors.items() if name not in LOOKED_UP)
+        return sum(row.copies * row.bytes for row in read)
 
     @cached_property
     def head(self) -> int:
@@ -99,7 +104,7 @@ class Model:
         dense = sum(
             row.copies * prod(row.shape)
             for name, row in self.tensors.items()
-            if name not in ("embed", "lm_head") and len(row.shape) == 2
+            if name not in (*LOOKED_UP, "lm_head") and len(row.shape) == 2
         )
         return dense + self.layers * self.routed * 3 * prod(self.expert_elements)
 
@@ -159,7 +164,7 @@ def _tensors(
         "qkv_proj": ("full", ((q_rows, attention), (kv, attention), (kv, attention)), (hidden,)),
         "q_norm": ("full", ((q if by_row else shape["head_dim"], "fp32"),), ()),
         "k_norm": ("full", ((kv if by_row else shape["head_dim"], "fp32"),), ()),
-        "attn_out": ("full", ((hidden, attention),), (q,)),
+        "attn_out": ("full", ((hidden, formats.get("attention_out") or attention),), (q,)),
         "router": ("layer", ((experts, formats["router"]),), (hidden,)),
         "final_norm": ("", ((hidden, "fp32"),), ()),
         "lm_head": ("", ((vocab, formats["lm_head"]),), (hidden,)),
@@ -174,6 +179,9 @@ def _tensors(
         rows["shared_gate"] = ("layer", ((1, "bf16"),), (hidden,))
     if "linear" in kinds:
         rows |= _linear_tensors(shape["linear"], hidden, formats["linear_attention"])
+    if (model.get("source", {}).get("synthetic") or {}).get("routes"):
+        # 8 conversations of 1,024 positions, and the experts of each (prescribed_routes.py).
+        rows["routes"] = ("layer", ((8 * 1024, "int32"),), (shape["num_experts_per_token"],))
     copies = {
         "": 1,
         "layer": len(kinds),
@@ -184,11 +192,18 @@ def _tensors(
             axis=axis,
             copies=copies[axis],
             shape=(sum(count for count, _ in parts), *columns),
-            bytes=sum(stored(count * prod(columns), override or form) for count, form in parts),
+            parts=tuple((count, _kept(form, override)) for count, form in parts),
+            bytes=sum(
+                stored(count * prod(columns), _kept(form, override)) for count, form in parts
+            ),
             add=1.0 if family == "qwen3_5_moe" and name in CENTRED else 0.0,
         )
         for name, (axis, parts, columns) in rows.items()
     }
+
+
+def _kept(form: str, override: str) -> str:
+    return form if form == "int32" else override or form
 
 
 def _linear_tensors(
@@ -224,6 +239,8 @@ def _widths(
         "a": ("pairs", shape["moe_intermediate_size"], form),
         "rows": ("pairs", hidden, form),
         "s": ("tokens", hidden, form),
+        "shared_a": ("tokens", shape["shared_intermediate_size"], form),
+        "share": ("tokens", 1, "fp32"),
         "last": ("sequences", hidden, form),
         "logits": ("sequences", shape["vocab_size"], "fp32"),
         "tokens": ("sequences", 1, "int64"),
@@ -234,3 +251,14 @@ def _widths(
         widths["u"] = ("tile", _channels(linear) + width + heads, form)
         widths["gdn_o"] = ("tile", width, form)
     return widths
+
+
+def folds_shared(asked: Json) -> bool:
+    """Whether the shared expert is part of other launches in a decode step of a resident plan."""
+    model, kernels = asked["model"], asked["kernels"]
+    formats = model["quantization"]
+    both = formats["shared_expert"] == formats["experts"] == "nvfp4"
+    keys = ("shared_expert", "shared_expert.decode")
+    named = any(isinstance(kernels.get(key), str) for key in keys)
+    on_gpu = asked["hardware"]["gpu"] is not None
+    return both and model["family"] == "qwen3_5_moe" and on_gpu and not named

@@ -5,20 +5,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise, product
 from math import prod
 
+from tests.compiler.plan_checker_batch import batch_bytes
 from tests.compiler.plan_checker_model import ELEMENT, PLACE, Json, Model, up
+from tests.compiler.plan_checker_workspaces import NO_SPACE
 
 Value = tuple[str, tuple[int, ...]]
 Span = tuple[str, int, int]
 """Space, first byte, end."""
 REFERENCE = re.compile(r"([a-z_0-9.]+)(?:\[(.*)\])?")
+PINNED = {"bank": "bank", "snapshots": "snaps"}
+"""Host spaces that copies to a GPU read or write, with their values: one a layer."""
 INDEX = re.compile(r"\(?([a-z]|\d+)([+-]\d+)?\)?(?:%(\d+))?")
 
 
-def check_places(plan: Json, model: Model) -> Iterator[str]:
+def check_places(plan: Json, asked: Json, model: Model) -> Iterator[str]:
     """Everything about bytes below the level of ledger lines."""
-    yield from _check_spaces(plan)
+    yield from _check_spaces(plan, _due_bytes(plan, model))
     yield from _check_weights(plan, model)
-    yield from _check_buffers(plan, model)
+    yield from _check_buffers(plan, asked, model)
     yield from _check_apart(plan, model)
     for name, program in plan["programs"].items():
         if program is not None:
@@ -26,9 +30,9 @@ def check_places(plan: Json, model: Model) -> Iterator[str]:
     yield from _check_arena(plan, model)
 
 
-def launches(plan: Json, model: Model) -> int:
-    """Launches of one decode step."""
-    return sum("op" in step for step in walk(plan["programs"]["decode"], model.kinds, 1, 1))
+def launches(plan: Json, model: Model, program: str) -> int:
+    """Launches of one decode step, or of a prompt that is one tile."""
+    return sum("op" in step for step in walk(plan["programs"][program], model.kinds, 1, 1))
 
 
 # The walk: templates to a flat list (D5).
@@ -110,7 +114,7 @@ def span_of(buffer: Json, at: Sequence[int], kinds: Sequence[str]) -> Span:
 # Static: sizes, and values of one space beside each other.
 
 
-def _check_spaces(plan: Json) -> Iterator[str]:
+def _check_spaces(plan: Json, due_bytes: Mapping[str, int]) -> Iterator[str]:
     ends = {"device": 0, "host": 0}
     for space in plan["spaces"]:
         lines = {row["name"]: row["bytes"] for row in plan["memory"][space["memory"]]["lines"]}
@@ -120,13 +124,21 @@ def _check_spaces(plan: Json) -> Iterator[str]:
         if space["offset"] != due:
             yield f"space {space['name']} begins at {space['offset']}, the one before ends at {due}"
         ends[space["memory"]] += space["bytes"]
+        piece = 0
+        if plan["device"]["kind"] == "cuda" and space["name"] in PINNED:
+            # Whole layers and whole pages of 4,096 bytes, at most 64 GiB (hardware.md H-64).
+            unit = due_bytes[PINNED[space["name"]]] * 16
+            piece = max(unit, 2**36 // unit * unit)
+        if space["pinned_piece"] != piece:
+            yield f"space {space['name']} is pinned by {space['pinned_piece']} bytes, due {piece}"
     named = [space["line"] for space in plan["spaces"]]
     if len(set(named)) != len(named):
         yield "two spaces have one line"
     held = {*named, "cuda_context", "graphs", "margin", "pinned_io", "process"}
+    held |= {f"workspace.{name}" for name in NO_SPACE}
     for side in ("device", "host"):
         for line in plan["memory"][side]["lines"]:
-            if line["name"] not in held and not line["name"].startswith("workspace."):
+            if line["name"] not in held:
                 yield f"line {line['name']} holds values and is no space"
 
 
@@ -143,11 +155,14 @@ def _check_weights(plan: Json, model: Model) -> Iterator[str]:
             yield f"weight {row['name']} is {found}, due {due} at {offset}"
         if row["add"] != due.add:
             yield f"weight {row['name']}: {row['add']} is added, due {due.add}"
+        parts = tuple((part["rows"], part["format"]) for part in row["parts"])
+        if (parts, row["dtype"]) != (due.parts, due.parts[0][1]):
+            yield f"weight {row['name']} has {parts} in {row['dtype']}, due {due.parts}"
         offset += due.copies * up(due.bytes)
 
 
-def _check_buffers(plan: Json, model: Model) -> Iterator[str]:
-    due = _due_bytes(plan, model)
+def _check_buffers(plan: Json, asked: Json, model: Model) -> Iterator[str]:
+    due = _due_bytes(plan, model) | {n: up(size) for n, size in batch_bytes(plan, asked).items()}
     for row in plan["buffers"]:
         name, size = row["name"], row["bytes"]
         if name not in due:

@@ -7,7 +7,7 @@ from functools import cached_property
 from itertools import product
 from math import log
 
-from tests.compiler.plan_checker_model import ELEMENT, PLACE, Json, Model, up
+from tests.compiler.plan_checker_model import ELEMENT, PLACE, Json, Model, folds_shared, up
 from tests.compiler.plan_checker_speed import Speed
 
 PREFER = {"speed": (0.05, 32_768), "balanced": (0.15, 65_536), "context": (0.5, 65_536)}
@@ -182,9 +182,10 @@ class Bench:
         return pinned <= machine.pinnable and pinned + self.host_lines["process"] <= machine.host
 
     def at(self, layout: str, slots: int, span: int) -> Speed:
-        """The speed of other slots; a decode step that admits and fetches has two launches a layer more."""
+        """The speed of other slots; a decode step that admits, fetches and has the shared expert apart takes more."""
         offloaded = layout != "resident"
-        more = 2 * self.model.layers * (offloaded - self.speed.offloaded)
+        each = 2 + folds_shared(self.asked)
+        more = each * self.model.layers * (offloaded - self.speed.offloaded)
         return replace(
             self.speed,
             offloaded=offloaded,
@@ -365,35 +366,3 @@ def close(one: float, other: float) -> bool:
     if isinstance(one, int) and isinstance(other, int):
         return one == other
     return abs(one - other) <= 1e-6 * max(abs(one), abs(other))
-
-
-def settled(bench: Bench) -> Bench:
-    """The variant that explains the frontier; the first if none does."""
-    variants = list(bench.variants())
-    fitting = (variant for variant in variants if not any(check_frontier(variant)))
-    return next(fitting, variants[0])
-
-
-def check_frontier(bench: Bench) -> Iterator[str]:
-    """Which rows there are, and each number of each."""
-    chosen = bench.chosen
-    if chosen is None:
-        yield "no context fits, and yet there is a plan"
-        return
-    rows = bench.plan["frontier"]
-    due = sorted({c for c in bench.contexts(chosen) if c <= bench.most and bench.best(c)})
-    found = [row["context"] for row in rows]
-    if found != due:
-        yield f"frontier has rows for {found}, due {due}"
-    marked = [row["context"] for row in rows if row["chosen"]]
-    if marked != [chosen.context]:
-        yield f"frontier marks {marked}, due {chosen.context}"
-    for row in rows:
-        fit = chosen if row["context"] == chosen.context else bench.best(row["context"])
-        if fit is None:
-            continue
-        for name, number in bench.row(fit).items():
-            if not close(row[name], number):
-                yield f"frontier {row['context']}: {name} is {row[name]}, due {number}"
-        if row["kv_dtype"] != bench.plan["kv_cache"]["dtype"]:
-            yield f"frontier {row['context']}: kv_dtype is {row['kv_dtype']}"

@@ -187,11 +187,27 @@ def test_the_largest_legal_launch_is_in_the_ledger_of_a_refusal() -> None:
 @pytest.mark.report(22)
 def test_the_fixed_workspace_of_an_attention_backend_is_a_line() -> None:
     plan = plan_of_case("row22-6gb-workspace")
-    shared = [row for row in plan.kernels if row.workspace == "flashinfer"]
-    assert [row.kernel for row in shared] == ["flashinfer_fa2"]
-    line = lines_of(plan.memory.device)["workspace.flashinfer"]
+    needed = {row.workspace: row for row in plan.kernels if row.op == "attention"}
+    assert {name: row.kernel for name, row in needed.items() if name} == {
+        "split_kv": "triton_split_kv"
+    }
+    line = lines_of(plan.memory.device)["workspace.split_kv"]
+    # A row of 256, its maximum and its sum in fp32 for each of 16 heads and 2 x 128 / 2 parts.
+    assert line.bytes == needed["split_kv"].workspace_bytes == 16 * 128 * (256 + 2) * 4
+    assert "triton_split_kv" in line.because
+
+
+@pytest.mark.report(22)
+def test_what_a_named_kernel_needs_is_taken_from_the_experts() -> None:
+    own = plan_of_case("row22-6gb-workspace")
+    plan = answer(
+        CASES / "row22-6gb-workspace" / PROFILE, "kernels.attention.prefill=flashinfer_fa2"
+    )
+    assert isinstance(plan, Plan)
+    assert plan.experts.slots < own.experts.slots
     # 16 heads of 256 in tiles of 64 for 2 x 128 / 2 blocks are 128 MiB (hardware.md 1.3), and 16 MiB of slack.
-    assert line.bytes == shared[0].workspace_bytes == (128 + 16) * 2**20
+    line = lines_of(plan.memory.device)["workspace.flashinfer"]
+    assert line.bytes == (128 + 16) * 2**20
     assert "flashinfer_fa2" in line.because
 
 

@@ -14,7 +14,7 @@ def test_a_hybrid_on_a_gpu_follows_the_checkpoint(plan_of: Plans) -> None:
     cache = plan_of("4090-qwen").kv_cache
     assert (cache.type, cache.page_size, cache.dtype) == ("hybrid_radix", 64, "fp8")
     assert cache.state_bytes_per_sequence == 64_389_120
-    assert "the checkpoint declares fp8" in cache.because
+    assert "the checkpoint declares keys and values in fp8, kept at scale 1.0" in cache.because
 
 
 def test_a_cpu_keeps_everything_in_fp32(plan_of: Plans) -> None:

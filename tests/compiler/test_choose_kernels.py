@@ -275,8 +275,8 @@ def test_geometry_becomes_constants() -> None:
         ("4090-qwen", "attention", {"parts": 128, "fp8_units": 1}),
         ("3090-qwen", "attention", {"parts": 82, "fp8_units": 0}),
         ("pro6000-minimax", "attention", {"parts": 47, "fp8_units": 1}),
-        ("4090-qwen", "moe_down", {"lanes": 8, "outputs": 2, "early": 0}),
-        ("pro6000-minimax", "moe_down", {"lanes": 16, "outputs": 4, "early": 1}),
+        ("4090-qwen", "moe_down", {"lanes": 8, "early": 0}),
+        ("pro6000-minimax", "moe_down", {"lanes": 16, "early": 1}),
     ],
 )
 def test_machine_and_model_become_constants_by_the_rules_that_a_card_names(

@@ -20,6 +20,8 @@ OUTSIDE = {
     "server.port",
     "server.api_keys.file",
     "server.log_file",
+    "model.perplexity.text",
+    "model.perplexity.max",
     "model.source.path",
     "hardware.host.threads",
 }

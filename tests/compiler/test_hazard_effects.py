@@ -5,9 +5,14 @@ from collections.abc import Callable
 import pytest
 
 from firmtoken.compiler.errors import PlanError, Refusal
+from firmtoken.compiler.pipeline import compile_profile
 from firmtoken.compiler.plan import Plan
+from firmtoken.runtime.kernels import CARDS
+from firmtoken.schema.load import load_profile
 
 Plans = Callable[..., Plan]
+BUILT = "kernels={attention.prefill: flashinfer_fa2}"
+"""A kernel that nvcc builds on the machine."""
 
 
 def refused(plan_of: Plans, *overrides: str) -> Refusal:
@@ -62,25 +67,40 @@ def test_graphs_of_a_new_driver_are_warned_of_until_they_are_off(plan_of: Plans)
 
 
 def test_the_engine_gets_the_variables_of_the_kernels_in_the_plan(plan_of: Plans) -> None:
-    common = {"CUDA_MODULE_LOADING": "EAGER", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
-    ada = plan_of("4090-qwen").environment
+    common = {"CUDA_MODULE_LOADING": "EAGER"}
     # 8 MiB below capability 9.0, 32 MiB from there on: what the ledger charges.
-    assert ada == common | {
-        "TVM_FFI_CUDA_ARCH_LIST": "8.9",
-        "CUBLAS_WORKSPACE_CONFIG": ":4096:2",
-    }
-    blackwell = plan_of("5090-qwen").environment
-    assert blackwell == common | {
+    ada = common | {"CUBLAS_WORKSPACE_CONFIG": ":4096:2"}
+    blackwell = common | {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+    assert plan_of("4090-qwen").environment == ada
+    assert plan_of("5090-qwen").environment == blackwell
+    # Built on the machine, so told for which card.
+    assert plan_of("4090-qwen", BUILT).environment == ada | {"TVM_FFI_CUDA_ARCH_LIST": "8.9"}
+    assert plan_of("5090-qwen", BUILT).environment == blackwell | {
         "TVM_FFI_CUDA_ARCH_LIST": "12.0",
         "FLASHINFER_CUDA_ARCH_LIST": "12.0f",
     }
-    assert (
-        "FLASHINFER_CUDA_ARCH_LIST" not in plan_of("5090-qwen", "cache.kv_dtype=bf16").environment
+    wide = plan_of("5090-qwen", BUILT, "cache.kv_dtype=bf16").environment
+    assert wide == blackwell | {"TVM_FFI_CUDA_ARCH_LIST": "12.0"}
+    assert plan_of("tiny-cpu").environment == {"OMP_WAIT_POLICY": "PASSIVE"}
+
+
+def test_a_toolkit_of_another_cuda_matters_to_a_kernel_that_it_builds(plan_of: Plans) -> None:
+    old = "hardware.software.nvcc=12.9"
+    assert plan_of("4090-qwen", old).experts.placement == "resident"
+    refusal = refused(plan_of, old, BUILT)
+    assert (refusal.field, refusal.code) == ("kernels.attention.prefill", "hazard")
+    assert refusal.message.startswith(
+        "`flashinfer_fa2` cannot be used for `attention`: H-49 (nvcc of another major version)"
     )
-    assert "TVM_FFI_CUDA_ARCH_LIST" not in plan_of("tiny-cpu").environment
+    assert refusal.hint == "use `triton_prefill_fp8`"
 
 
-def test_a_toolkit_of_another_cuda_is_refused_with_the_kernel_that_needs_it(plan_of: Plans) -> None:
-    refusal = refused(plan_of, "hardware.software.nvcc=12.9")
+def test_a_toolkit_of_another_cuda_is_refused_where_every_kernel_needs_it() -> None:
+    built = tuple(card for card in CARDS if "triton_prefill" not in card.name)
+    profile = load_profile("ft:4090-qwen", ("hardware.software.nvcc=12.9",)).profile
+    with pytest.raises(PlanError) as caught:
+        compile_profile(profile, built)
+    (refusal,) = caught.value.refusals
     assert refusal.field == "hardware.software.nvcc"
     assert "`flashinfer_fa2`: H-49 (nvcc of another major version)" in refusal.message
+    assert refusal.hint == "nvcc of the major version of `hardware.software.cuda`"

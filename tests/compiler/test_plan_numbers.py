@@ -39,6 +39,14 @@ WISHES = (
     ("4090-minimax", "schedule.prefill_span=16k", "serving.context=20k"),
     ("4090-qwen", "hardware.gpu.memory=12GiB", "serving.context=auto"),
     ("3090-qwen", "hardware.gpu.memory=14GiB", "cache.kv_dtype=fp8"),
+    ("h200-qwen", "model.source={synthetic: {seed: 1, routes: q36}}"),
+    ("tiny-cpu", "model.source={synthetic: {seed: 1, routes: q36}}"),
+    ("4090-qwen", "serving.context=32k", "kernels={attention.prefill: flashinfer_fa2}"),
+    (
+        "h200-qwen",
+        "model.quantization.attention_out=fp8",
+        "kernels={shared_expert.decode: triton_nvfp4}",
+    ),
 )
 
 

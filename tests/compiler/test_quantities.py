@@ -2,7 +2,7 @@
 
 import pytest
 
-from firmtoken.compiler.quantities import percent, rate, seconds, shorthand, size
+from firmtoken.compiler.quantities import count, percent, rate, seconds, shorthand, size
 
 
 @pytest.mark.parametrize(
@@ -25,3 +25,11 @@ def test_rates_seconds_and_tokens() -> None:
     assert (rate(9.31), rate(204.7), rate(11_293.4)) == ("9.3", "205", "11,293")
     assert (seconds(3.14), seconds(0.1504)) == ("3.1 s", "150 ms")
     assert (shorthand(65_536), shorthand(8_209)) == ("64k", "8209")
+
+
+@pytest.mark.parametrize(
+    ("number", "noun", "text"),
+    [(1, "launch", "1 launch"), (7_275, "launch", "7,275 launches"), (4, "page", "4 pages")],
+)
+def test_a_noun_has_its_plural(number: int, noun: str, text: str) -> None:
+    assert count(number, noun) == text

@@ -11,6 +11,7 @@ from firmtoken.compiler.plan import Plan
 from firmtoken.compiler.workspaces import Sizes, workspace_bytes
 from firmtoken.runtime.kernels import CARDS
 from firmtoken.schema.load import load_profile
+from firmtoken.schema.model import LinearGeometry
 
 Plans = Callable[..., Plan]
 MIB = 2**20
@@ -21,10 +22,23 @@ QWEN_4090 = Sizes(
     q_heads=16,
     kv_heads=2,
     head_dim=256,
+    hidden_size=2048,
     expert_width=512,
+    shared_width=512,
+    experts=256,
+    vocab=248_320,
     recurrent_elements=32 * 128 * 128,
+    linear=LinearGeometry(
+        num_key_heads=16,
+        num_value_heads=32,
+        key_head_dim=128,
+        value_head_dim=128,
+        conv_kernel=4,
+    ),
     requests=4,
     tile=2048,
+    chunk=8192,
+    experts_per_token=8,
 )
 MINIMAX_6000 = replace(
     QWEN_4090,
@@ -35,8 +49,11 @@ MINIMAX_6000 = replace(
     head_dim=128,
     expert_width=1536,
     recurrent_elements=0,
+    linear=None,
     tile=4096,
 )
+LINEAR_ROW = (2 * 16 * 128 + 32 * 128 + 32 * 128) * 2 + 32 * 4
+"""Bytes: queries, keys, what is read of the state and added to it in bf16; sums of decays in fp32."""
 
 
 def workspaces(plan: Plan) -> dict[str, Line]:
@@ -59,11 +76,17 @@ def workspaces(plan: Plan) -> dict[str, Line]:
         (
             "gdn_chunks",
             QWEN_4090,
-            (2048 // 64 + 4) * MIB,
-        ),  # D6: tile / 64 + requests states of 1 MiB in bf16
-        ("gdn_chunks", replace(QWEN_4090, tile=2000, requests=1), (32 + 1) * MIB),
+            (2048 // 64 + 2 * 4) * MIB + 2048 * LINEAR_ROW,
+        ),  # D6: states of 1 MiB in bf16; a sequence may begin and end within a chunk
+        ("gdn_chunks", replace(QWEN_4090, tile=2000, requests=1), 34 * MIB + 2000 * LINEAR_ROW),
         ("split_kv", QWEN_4090, 16 * 128 * 258 * 4),
         ("split_kv", replace(QWEN_4090, requests=200), 16 * 200 * 258 * 4),
+        ("operand_order", QWEN_4090, 8192 * ((2048 + 512) * 2 + 4)),  # the shared expert needs most
+        (
+            "operand_order",
+            replace(QWEN_4090, shared_width=0, tile=16),
+            8192 * 2048 * 2 + (65_536 + 3 * (4096 + 257) + 1 + 2 * 256 * 512) * 4 + 240,
+        ),  # pairs, tiles of at least 16, 512 bins for each of 256 chunks of 256 pairs; to 256 bytes
         ("", QWEN_4090, 0),
     ],
 )
@@ -83,15 +106,21 @@ def test_that_of_flashinfer_is_no_flat_number(sms: int) -> None:
 def test_kernels_of_one_backend_share_a_line_that_names_them(plan_of: Plans) -> None:
     plan = plan_of("pro6000-minimax")
     lines = workspaces(plan)
-    assert set(lines) == {"flashinfer", "cublas", "split_kv"}
+    assert set(lines) == {"cublas", "head", "operand_order", "route", "sample", "split_kv"}
     assert lines["cublas"].bytes == 32 * MIB
-    assert lines["cublas"].because.endswith(": head.cublas_bf16, linear.cublas_bf16")
     rows = [row for row in plan.kernels if row.workspace == "cublas"]
-    assert len(rows) == 4 and {row.workspace_bytes for row in rows} == {32 * MIB}
+    assert len(rows) == 2 and {row.workspace_bytes for row in rows} == {32 * MIB}
+    shared = "moe_gate_up.triton_grouped_nvfp4, moe_down.triton_grouped_nvfp4"
+    assert lines["operand_order"].because.endswith(f": {shared}")
+    rows = [row for row in plan.kernels if row.workspace == "operand_order"]
+    assert {row.workspace_bytes for row in rows} == {lines["operand_order"].bytes}
 
 
 def test_a_kernel_that_is_not_chosen_costs_nothing(plan_of: Plans) -> None:
-    assert set(workspaces(plan_of("4090-qwen"))) == {"flashinfer", "split_kv", "gdn_chunks"}
+    chosen = {"gdn_chunks", "operand_order", "route", "sample", "split_kv"}
+    assert set(workspaces(plan_of("4090-qwen"))) == chosen
+    built = plan_of("4090-qwen", "kernels={attention.prefill: flashinfer_fa2}")
+    assert set(workspaces(built)) == {*chosen, "flashinfer"}
     named = plan_of("4090-qwen", "kernels.linear=scaled_mm_tensorwise")
     assert workspaces(named)["cublas"].bytes == 8 * MIB
     assert named.environment["CUBLAS_WORKSPACE_CONFIG"] == ":4096:2"

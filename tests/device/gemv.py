@@ -24,14 +24,15 @@ import triton
 from firmtoken.runtime.kernels.head import NVFP4_PRODUCTS as LARGE
 from firmtoken.runtime.kernels.head.triton_nvfp4 import head
 from firmtoken.runtime.kernels.linear import NVFP4_PRODUCTS
-from firmtoken.runtime.kernels.linear.triton_nvfp4 import PackedMatrix, linear
+from firmtoken.runtime.kernels.linear.triton_nvfp4 import linear
+from firmtoken.runtime.kernels.matrices import PackedMatrix
 
 COMPILERS = 16
 NEVER = 1 << 30
-CARD = dict(NVFP4_PRODUCTS)
+CARD = {**dict(NVFP4_PRODUCTS), "early": True}
 CHECKED = (
     {**CARD, "few": NEVER},
-    {**dict(LARGE), "few": NEVER},
+    {**CARD, **dict(LARGE), "few": NEVER},
     {**CARD, "few": 0, "tile_outputs": 64},
     {**CARD, "few": 0, "tile_outputs": 16},
 )

@@ -2,6 +2,8 @@
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import asdict
+from types import SimpleNamespace
 
 import torch
 from mixer_operands import (
@@ -37,8 +39,8 @@ from firmtoken.runtime.kernels.device_rows import DeviceRows
 from firmtoken.runtime.kernels.embed.triton_gather import embed
 from firmtoken.runtime.kernels.gdn.triton_step import gdn
 from firmtoken.runtime.kernels.linear.triton_bf16 import linear as linear_bf16
-from firmtoken.runtime.kernels.linear.triton_fp8 import CodedMatrix
 from firmtoken.runtime.kernels.linear.triton_fp8 import linear as linear_fp8
+from firmtoken.runtime.kernels.matrices import CodedMatrix
 from firmtoken.runtime.kernels.qk_norm_rope_kv.triton_heads import qk_norm_rope_kv
 from firmtoken.runtime.kernels.row_norm_rope_kv.triton_heads import row_norm_rope_kv
 from firmtoken.runtime.kernels.sample.reference import sample as reference_sample
@@ -68,7 +70,7 @@ def check_linear() -> Iterator[dict[str, object]]:
             if not WARM.mine():
                 continue
             y = nans(num_rows, wanted.shape[1])
-            linear_fp8(None, x=x, w=w, y=y, fp8_units=fp8_units, tuning=TUNING)
+            linear_fp8(None, x=x, w=w, y=y, fp8_units=fp8_units, **asdict(TUNING))
             yield {
                 "case": f"fp8 {name}",
                 "rows": num_rows,
@@ -82,7 +84,7 @@ def check_linear() -> Iterator[dict[str, object]]:
         w = randn(num_outputs, width)
         x = randn(num_rows, width)
         y = nans(num_rows, num_outputs)
-        linear_bf16(None, x=x, w=w, y=y, tuning=TUNING)
+        linear_bf16(None, x=x, w=w, y=y, **asdict(TUNING))
         yield {
             "case": f"bf16 {name}",
             "rows": num_rows,
@@ -311,7 +313,9 @@ def check_sample() -> Iterator[dict[str, object]]:
         reference_sample(batch, logits=logits.cpu(), tokens=wanted)
         found = torch.full((16,), -8, device=DEVICE)
         asked, workspace = sample_operands(draws)
-        sample(None, logits=logits, tokens=found, draws=asked, workspace=workspace, **SAMPLE)
+        sample(
+            SimpleNamespace(draws=asked), logits=logits, tokens=found, workspace=workspace, **SAMPLE
+        )
         differ = int((found.cpu() != wanted).sum())
         yield {"case": "sample", "spread": spread, "error": differ, "bound": 0}
     if WARM.mine():

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from dataclasses import asdict
 
 import torch
 
@@ -9,14 +10,15 @@ from firmtoken.runtime.kernels.attention.triton_split_kv import attention
 from firmtoken.runtime.kernels.batch import Draw
 from firmtoken.runtime.kernels.device_rows import DeviceRows
 from firmtoken.runtime.kernels.linear.launch_products import Tuning
-from firmtoken.runtime.kernels.linear.triton_fp8 import CodedMatrix
+from firmtoken.runtime.kernels.matrices import CodedMatrix
 from firmtoken.runtime.kernels.sample.device_draws import DeviceDraws
-from firmtoken.runtime.kernels.sample.triton_digits import SampleWorkspace
 
 FP8 = torch.float8_e4m3fn
 DEVICE = "cuda"
-TUNING = Tuning(few=2, outputs=2, unroll=4, tile_outputs=32, tile_warps=4, block=128, stages=5)
-LINEAR = {"fp8_units": True, "tuning": TUNING}
+TUNING = Tuning(
+    few=2, outputs=2, unroll=4, tile_outputs=32, tile_warps=4, block=128, stages=5, early=True
+)
+LINEAR = {"fp8_units": True, **asdict(TUNING)}
 GDN_SHAPE = {
     "num_key_heads": 16,
     "num_value_heads": 32,
@@ -25,14 +27,15 @@ GDN_SHAPE = {
     "conv_kernel": 4,
     "eps": 1e-6,
 }
-GDN = {"columns": 16, "warps": 2}
-HEADS = {"warps": 4}
+GDN = {"columns": 16, "warps": 2, "early": True}
+HEADS = {"warps": 4, "early": True}
 QWEN = {"num_q_heads": 16, "num_kv_heads": 2, "head_dim": 256}
 QWEN_ROTARY = {"rotary_dim": 64, "rope_theta": 1e7, "eps": 1e-6}
 MINIMAX = {"num_q_heads": 48, "num_kv_heads": 8, "head_dim": 128}
 MINIMAX_ROTARY = {"rotary_dim": 64, "rope_theta": 5e6, "eps": 1e-6}
 SMS = 132
 ATTENTION = {"fp8_units": True, "block": 32, "least": 2, "columns": 32, "warps": 4, "stages": 5}
+ATTENTION |= {"early": True}
 
 
 # name, coded rows, bf16 rows after them, K
@@ -186,10 +189,10 @@ def run_attention(
 
 
 VOCABULARY = 248_320
-SAMPLE = {"chunk": 2048, "warps": 4}
+SAMPLE = {"chunk": 2048, "warps": 4, "early": True}
 
 
-def sample_operands(draws: tuple[Draw, ...]) -> tuple[DeviceDraws, SampleWorkspace]:
+def sample_operands(draws: tuple[Draw, ...]) -> tuple[DeviceDraws, torch.Tensor]:
     kinds = {"top_k": torch.int32, "seed": torch.int64, "position": torch.int64}
     fields = {
         name: torch.tensor(
@@ -200,10 +203,5 @@ def sample_operands(draws: tuple[Draw, ...]) -> tuple[DeviceDraws, SampleWorkspa
         for name in DeviceDraws.__slots__
     }
     chunks = -(-VOCABULARY // int(SAMPLE["chunk"]))
-    workspace = SampleWorkspace(
-        peaks=nans(len(draws), chunks, dtype=torch.float32),
-        ids=torch.full((len(draws), chunks), -9, dtype=torch.int32, device=DEVICE),
-        sums=torch.full((2, len(draws), chunks, 16), -(10**15), device=DEVICE),
-        marks=torch.full((2, len(draws), 4), -(10**15), device=DEVICE),
-    )
+    workspace = torch.full((len(draws) * (chunks * 33 + 8),), -(10**15), device=DEVICE)
     return DeviceDraws(**fields), workspace

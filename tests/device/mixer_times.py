@@ -2,7 +2,8 @@
 
 import itertools
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
+from types import SimpleNamespace
 
 import torch
 from mixer_operands import (
@@ -133,7 +134,7 @@ def time_linear(peak: float) -> None:
 
             def make(t=tuning, source=source, m=num_rows, n=num_outputs, k=width):
                 x, y, w = randn(m, k), nans(m, n), next(source)
-                return lambda: linear_fp8(None, x=x, w=w, y=y, fp8_units=True, tuning=t)
+                return lambda: linear_fp8(None, x=x, w=w, y=y, fp8_units=True, **asdict(t))
 
             timed(
                 {"case": f"fp8 {name}", "rows": num_rows, "t": words(tuning)}, make, num_bytes, peak
@@ -144,7 +145,7 @@ def time_linear(peak: float) -> None:
 
             def make(t=tuning, m=num_rows, n=num_outputs, k=width):
                 x, y, w = randn(m, k), nans(m, n), randn(n, k)
-                return lambda: linear_bf16(None, x=x, w=w, y=y, tuning=t)
+                return lambda: linear_bf16(None, x=x, w=w, y=y, **asdict(t))
 
             timed(
                 {"case": f"bf16 {name}", "rows": num_rows, "t": words(tuning)},
@@ -170,7 +171,12 @@ def time_gdn(peak: float) -> None:
         def make(rows=rows, count=count, columns=columns, warps=warps):
             operands, u, o = gdn_operands(2 * count + 1), randn(count, 12_352), nans(count, 4096)
             return lambda: gdn(
-                rows, u=u, o=o, **operands, **GDN_SHAPE, columns=columns, warps=warps
+                rows,
+                u=u,
+                o=o,
+                **operands,
+                **GDN_SHAPE,
+                **GDN | {"columns": columns, "warps": warps},
             )
 
         num_bytes = (
@@ -217,7 +223,7 @@ def time_heads(peak: float) -> None:
                 **QWEN_ROTARY,
                 page_size=64,
                 gated=True,
-                warps=warps,
+                **HEADS | {"warps": warps},
             )
 
         num_bytes = count * (5120 * 2 + 4096 * 2 + 1024 * (1 if coded else 2))
@@ -304,9 +310,8 @@ def time_sample(peak: float) -> None:
                 randn(count, VOCABULARY, dtype=torch.float32) * 3,
                 torch.zeros(count, dtype=torch.int64, device=DEVICE),
             )
-            return lambda: sample(
-                None, logits=logits, tokens=tokens, draws=asked, workspace=workspace, **SAMPLE
-            )
+            rows = SimpleNamespace(draws=asked)
+            return lambda: sample(rows, logits=logits, tokens=tokens, workspace=workspace, **SAMPLE)
 
         timed(
             {"case": "sample", "kind": name, "rows": count},

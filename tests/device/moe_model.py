@@ -9,9 +9,9 @@ from firmtoken.runtime.kernels.add_norm.triton_rows import add_norm
 from firmtoken.runtime.kernels.combine.triton_rows import combine
 from firmtoken.runtime.kernels.device_rows import DeviceRows
 from firmtoken.runtime.kernels.expert_slots import ExpertSlots, make_arena
-from firmtoken.runtime.kernels.linear.triton_nvfp4 import PackedMatrix
+from firmtoken.runtime.kernels.matrices import PackedMatrix
 from firmtoken.runtime.kernels.moe_down.triton_nvfp4 import SharedDown, moe_down, moe_down_combine
-from firmtoken.runtime.kernels.moe_gate_up.triton_nvfp4 import SharedGateUp, moe_gate_up
+from firmtoken.runtime.kernels.moe_gate_up.triton_nvfp4 import moe_gate_up
 from firmtoken.runtime.kernels.route.triton_norm_top_k import add_norm_route
 from firmtoken.runtime.kernels.route.triton_top_k import route
 from firmtoken.runtime.kernels.route_sigmoid.triton_top_k import route_sigmoid
@@ -129,12 +129,14 @@ class Values:
         self.h = torch.randn(num_rows, geo.hidden, device=GPU).bfloat16()
         self.ids = poisoned(num_rows, geo.k, dtype=torch.int32)
         self.wts = poisoned(num_rows, geo.k, dtype=torch.float32)
-        self.logits = poisoned(num_rows, geo.experts, dtype=torch.float32)
-        self.arrived = torch.zeros(num_rows, dtype=torch.int32, device=GPU)
+        self.route_workspace = poisoned(num_rows * (geo.experts + 1), dtype=torch.float32)
+        self.arrived = self.route_workspace.view(torch.int32)[:num_rows].zero_()
+        self.logits = self.route_workspace[num_rows:].view(num_rows, geo.experts)
         self.a = poisoned(num_rows * geo.k, geo.width)
         self.rows = poisoned(num_rows * geo.k, geo.hidden)
         self.shared_a = poisoned(num_rows, max(geo.shared, 16))
         self.share = poisoned(num_rows, dtype=torch.float32)
+        self.shared_workspace = poisoned(num_rows * (max(geo.shared, 16) + 2)).view(torch.uint8)
         self.s = poisoned(num_rows, geo.hidden)
         nothing = torch.zeros(1, dtype=torch.int32, device=GPU)
         given = {field.name: nothing for field in fields(DeviceRows)}
@@ -166,7 +168,7 @@ class Launches:
     def route(self, layer: int, constants: Constants = ROUTE) -> None:
         v, geo = self.values, self.model.geometry
         given = {"h": v.h, "router": self.model.routers[layer], "ids": v.ids, "wts": v.wts}
-        given |= {"logits": v.logits, "arrived": v.arrived, "early": self.early}
+        given |= {"workspace": v.route_workspace, "early": self.early}
         if geo.shared:
             route(v.batch, **given, num_experts_per_token=geo.k, **constants)
         else:
@@ -195,19 +197,19 @@ class Launches:
 
     def gate_up(self, layer: int, constants: Constants, *, folded: bool) -> None:
         v, model = self.values, self.model
-        shared = SharedGateUp(
-            gate_up=model.shared_gate_up[layer],
-            gate=model.shared_gate[layer],
-            a=v.shared_a,
-            share=v.share,
-        )
+        shared = {
+            "shared_gate_up": model.shared_gate_up[layer],
+            "shared_gate": model.shared_gate[layer],
+            "shared_a": v.shared_a,
+            "share": v.share,
+        }
         moe_gate_up(
             v.batch,
             x=v.h,
             experts=model.experts(layer),
             a=v.a,
             ids=v.ids,
-            shared=shared if folded else None,
+            **(shared if folded else {}),
             **model.sizes(),
             early=self.early,
             **constants,
@@ -219,14 +221,19 @@ class Launches:
 
     def down(self, layer: int, constants: Constants, *, folded: bool) -> None:
         v, model = self.values, self.model
+        shared = {
+            "shared_down": model.shared_down[layer],
+            "shared_a": v.shared_a,
+            "share": v.share,
+            "s": v.s,
+        }
         moe_down(
             v.batch,
             a=v.a,
             experts=model.experts(layer),
             rows=v.rows,
             ids=v.ids,
-            shared=self.shared_down(layer) if folded else None,
-            s=v.s if folded else None,
+            **(shared if folded else {}),
             **model.sizes(),
             early=self.early,
             **constants,
@@ -256,14 +263,13 @@ class Launches:
             down=model.shared_down[layer],
             gate=model.shared_gate[layer],
             s=v.s,
-            a=v.shared_a,
-            share=v.share,
+            workspace=v.shared_workspace,
             gate_up_warps=1,
             gate_up_lanes=32,
             gate_up_outputs=1,
             down_warps=1,
             down_lanes=8,
-            down_outputs=2,
+            down_outputs=4,
             early=self.early,
         )
 

@@ -19,6 +19,7 @@ OTHERS = {
         "kernels.moe_down=torch_gather",
     ),
     "packed experts": ("kernels.moe_gate_up=torch_nvfp4", "kernels.moe_down=torch_nvfp4"),
+    "prescribed experts": ("model.source={synthetic: {seed: 1, routes: q36}}",),
 }
 PLANS = {**{name: (name,) for name in SCHEDULES}, **{n: ("hybrid", *o) for n, o in OTHERS.items()}}
 

@@ -64,6 +64,7 @@ SCHEDULES = {
     "minimax in blocks": Schedule(family="minimax_m2", in_blocks=True),
     "minimax in waves": Schedule(family="minimax_m2", in_waves=True),
     "qwen3 in blocks": Schedule(family="qwen3_moe", in_blocks=True),
+    "qwen3 in waves": Schedule(family="qwen3_moe", in_waves=True),
 }
 
 

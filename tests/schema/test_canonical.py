@@ -28,6 +28,7 @@ def test_keys_are_sorted_and_sizes_are_numbers() -> None:
         "name=other",
         "description=other",
         "server.port=1",
+        "model.perplexity.max=7",
         "model.source.path=/elsewhere",
         "hardware.host.threads=2",
     ],
@@ -41,6 +42,7 @@ def test_all_that_is_left_out_was_tried() -> None:
         "name",
         "description",
         "server",
+        "model.perplexity",
         "model.source.path",
         "hardware.host.threads",
     } == LEFT_OUT

@@ -147,6 +147,19 @@ def test_a_source_made_in_code_is_taken(mine: str) -> None:
         assert model.source == source
 
 
+@pytest.mark.parametrize("revision", ["../../refs/heads/main", "a//b", ".hidden", "a b", ""])
+def test_a_revision_that_is_no_name_of_git_is_refused(revision: str) -> None:
+    with pytest.raises(ProfileError, match=r"`model\.source\.revision`: "):
+        load_profile("tiny-cpu", ["model.source={hub: a/b}", f"model.source.revision='{revision}'"])
+
+
+@pytest.mark.parametrize("revision", ["main", "refs/pr/4", "v1.0+nvfp4", "0123456789abcdef" * 2])
+def test_a_branch_a_tag_or_a_commit_is_a_revision(revision: str) -> None:
+    overrides = ["model.source={hub: a/b}", f"model.source.revision='{revision}'"]
+    source = load_profile("tiny-cpu", overrides).profile.model.source
+    assert source == HubSource(hub="a/b", revision=revision)
+
+
 def test_a_missing_profile_is_refused() -> None:
     with pytest.raises(
         ProfileError, match=r"^there is no file `nope\.yaml`\n  hint: check the path"

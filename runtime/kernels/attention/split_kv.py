@@ -19,6 +19,7 @@ import triton
 import triton.language as tl
 
 from firmtoken.runtime.kernels.builds import Build, Launch
+from firmtoken.runtime.kernels.early_start import start_next_after_last
 
 LOG2_E = tl.constexpr(1.4426950408889634)
 MIN_TILE = 16
@@ -56,17 +57,21 @@ def attend_parts(
     LEAST: tl.constexpr,
     TILE: tl.constexpr,
     STAGES: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """Program (h, p): kv head h and its GROUP query heads, part p of PARTS.
 
     FORMAT: `plain` (q and kv of one float type), `fp8` (converted by the card) or `fp8_bits` (kv seen as uint8).
-    ROWS, TILE: at least the rows, and GROUP, as powers of two. BLOCK and PAGE divide one another.
+    ROWS, TILE: at least the rows, and GROUP, as powers of two. BLOCK and PAGE divide one another. EARLY
+    (`early_start.py`): positions and sequences must be older than the launch before.
     """
     kv_head = tl.program_id(0)
     part = tl.program_id(1)
     run, ends = _share(positions_ptr, sequences_ptr, num_rows, ROWS, PARTS, BLOCK, LEAST)
     passed = ends <= part
     row = tl.sum(passed.to(tl.int32), axis=0)
+    if EARLY:
+        start_next_after_last()
     if row < num_rows:
         place = part - tl.max(tl.where(passed, ends, 0), axis=0)
         sequence = tl.load(sequences_ptr + row)
@@ -95,14 +100,14 @@ def attend_parts(
                 page = tl.load(page_row_ptr + token // PAGE, mask=inside, other=0).to(tl.int64)
                 slot = page * PAGE + token % PAGE
             at = (slot * (KV_HEADS * WIDTH) + kv_head * WIDTH)[:, None] + column[None, :]
-            k = _widen(tl.load(k_ptr + at, mask=inside[:, None], other=0.0), FORMAT)
+            k = widen(tl.load(k_ptr + at, mask=inside[:, None], other=0.0), FORMAT)
             scores = tl.dot(q, tl.trans(k)) * (scale * (LOG2_E * SHIFT))
             scores = tl.where(inside[None, :], scores, float("-inf"))
             new_largest = tl.maximum(largest, tl.max(scores, axis=1))
             weights = tl.exp2(scores - new_largest[:, None])
             fade = tl.exp2(largest - new_largest)
             total = total * fade + tl.sum(weights, axis=1)
-            v = _widen(tl.load(v_ptr + at, mask=inside[:, None], other=0.0), FORMAT)
+            v = widen(tl.load(v_ptr + at, mask=inside[:, None], other=0.0), FORMAT)
             out = tl.dot(weights.to(v.dtype), v, out * fade[:, None])
             largest = new_largest
         at_head = part * (KV_HEADS * GROUP) + query_head
@@ -135,14 +140,25 @@ def join_parts(
     LEAST: tl.constexpr,
     MOST: tl.constexpr,
     COLUMNS: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
-    """Program (h, c, t): query head h, the c-th COLUMNS of its columns, row t. MOST: at least PARTS, a power of two."""
+    """Program (h, c, t): query head h, the c-th COLUMNS of its columns, row t. MOST: at least PARTS, a power of two.
+
+    EARLY (`early_start.py`): positions, sequences and qkv must be older than the launch before.
+    """
     head = tl.program_id(0)
     row = tl.program_id(2)
     _, ends = _share(positions_ptr, sequences_ptr, num_rows, ROWS, PARTS, BLOCK, LEAST)
     before = tl.arange(0, ROWS) < row
     first = tl.max(tl.where(before, ends, 0), axis=0)
     count = tl.max(tl.where(tl.arange(0, ROWS) <= row, ends, 0), axis=0) - first
+    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    if GATED:
+        gate = tl.load(
+            qkv_ptr + row.to(tl.int64) * qkv_stride + (2 * head + 1) * WIDTH + column
+        ).to(tl.float32)
+    if EARLY:
+        start_next_after_last()
     part = tl.arange(0, MOST)
     at = ((first + part) * Q_HEADS + head) * 2
     maxima = tl.load(totals_ptr + at, mask=part < count, other=float("-inf"))
@@ -150,16 +166,12 @@ def join_parts(
     sums = tl.load(totals_ptr + at + 1, mask=part < count, other=0.0)
     # A row without a sequence has no parts: it gets zeros.
     total = tl.sum(tl.where(part < count, sums * tl.exp2(maxima - largest), 0.0), axis=0)
-    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     values_at = partial_ptr + ((first + part) * Q_HEADS + head)[:, None] * WIDTH + column[None, :]
     values = tl.load(values_at, mask=(part < count)[:, None], other=0.0)
     weight = tl.where(part < count, tl.exp2(maxima - largest), 0.0)
     out = tl.sum(values * weight[:, None], axis=0)
     out = tl.where(count > 0, out / total, 0.0)
     if GATED:
-        gate = tl.load(
-            qkv_ptr + row.to(tl.int64) * qkv_stride + (2 * head + 1) * WIDTH + column
-        ).to(tl.float32)
         out *= tl.sigmoid(gate)
     tl.store(
         o_ptr + row.to(tl.int64) * o_stride + head * WIDTH + column, out.to(o_ptr.dtype.element_ty)
@@ -188,7 +200,7 @@ def _share(
 
 
 @triton.jit
-def _widen(x, FORMAT: tl.constexpr):
+def widen(x, FORMAT: tl.constexpr):
     """fp16 of FP8; of `fp8_bits` times 2^-8."""
     if FORMAT == "fp8":
         wide = x.to(tl.float16)
@@ -212,6 +224,7 @@ def part_constants(
     block: int,
     least: int,
     stages: int,
+    early: bool,
 ) -> dict[str, int | str]:
     """Constants of `attend_parts`."""
     group = num_q_heads // num_kv_heads
@@ -227,6 +240,7 @@ def part_constants(
         "LEAST": least,
         "TILE": max(MIN_TILE, triton.next_power_of_2(group)),
         "STAGES": stages,
+        "EARLY": early,
     }
 
 
@@ -240,6 +254,7 @@ def join_constants(
     block: int,
     least: int,
     columns: int,
+    early: bool,
 ) -> dict[str, int | bool]:
     """Constants of `join_parts`."""
     return {
@@ -252,6 +267,7 @@ def join_constants(
         "LEAST": least,
         "MOST": triton.next_power_of_2(parts),
         "COLUMNS": columns,
+        "EARLY": early,
     }
 
 
@@ -276,6 +292,7 @@ def attention_builds(
     columns: int,
     warps: int,
     stages: int,
+    early: int,
 ) -> tuple[Build, ...]:
     """Both functions for so many rows and fewer; `scale` is an argument."""
     coded = "fp8" if fp8_units else "fp8_bits"
@@ -306,6 +323,7 @@ def attention_builds(
                 num_kv_heads=num_kv_heads,
                 page_size=page_size,
                 stages=stages,
+                early=bool(early),
                 **heads,
                 **cut,
             ),
@@ -325,7 +343,9 @@ def attention_builds(
                 **lengths,
                 **dict.fromkeys(GATED_INTEGERS, "i32"),
             },
-            constants=join_constants(rows, gated=bool(gated), columns=columns, **heads, **cut),
+            constants=join_constants(
+                rows, gated=bool(gated), columns=columns, early=bool(early), **heads, **cut
+            ),
             num_warps=JOIN_WARPS,
             grid=(num_q_heads, head_dim // columns, rows),
         )

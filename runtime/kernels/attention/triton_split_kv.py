@@ -10,6 +10,7 @@ from firmtoken.runtime.kernels.attention.split_kv import (
     part_constants,
 )
 from firmtoken.runtime.kernels.device_rows import DeviceRows
+from firmtoken.runtime.kernels.early_start import launch_options
 
 
 def attention(
@@ -33,13 +34,15 @@ def attention(
     columns: int,
     warps: int,
     stages: int,
+    early: bool,
 ) -> None:
     """o[T,Hq*D] of causal attention over each sequence's pages, kv bf16 or e4m3fn.
 
-    `workspace`: fp32, at least parts * Hq * (D + 2) numbers; what it holds need not last. `parts` is at least the rows.
+    `workspace`: bytes of at least parts * Hq * (D + 2) fp32; what it holds need not last. `parts` is at least the rows.
     `fp8_units`: the card converts e4m3 itself.
     """
     num_rows = q.shape[0]
+    workspace = workspace.view(torch.float32)
     totals_at = parts * num_q_heads * head_dim
     assert workspace.numel() >= totals_at + parts * num_q_heads * 2 and num_rows <= parts
     assert page_size % block == 0 or block % page_size == 0
@@ -71,8 +74,10 @@ def attention(
             block=block,
             least=least,
             stages=stages,
+            early=early,
         ),
         num_warps=warps,
+        **launch_options(early=early),
     )
     join_parts[(num_q_heads, head_dim // columns, num_rows)](
         partial,
@@ -94,6 +99,8 @@ def attention(
             block=block,
             least=least,
             columns=columns,
+            early=early,
         ),
         num_warps=JOIN_WARPS,
+        **launch_options(early=early),
     )

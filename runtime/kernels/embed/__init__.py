@@ -3,7 +3,7 @@
 hid[T,H] = table[V,H] at batch.token_ids; no constants.
 """
 
-from firmtoken.compiler.cards import KernelCard, planned_gpu_card
+from firmtoken.compiler.cards import KernelCard, gpu_card
 
 CARDS = (
     KernelCard(
@@ -16,9 +16,10 @@ CARDS = (
         rank=1,
         because="plain torch, the only one on this device",
     ),
-    planned_gpu_card(
+    gpu_card(
         op="embed",
         name="triton",
+        entry="firmtoken.runtime.kernels.embed.triton_gather:embed",
         phases=("decode", "prefill"),
         formats=("bf16", "fp32"),
         rank=1,

@@ -10,7 +10,7 @@ Per value head: S <- exp(g) S; d = beta (v - S^T k); S <- S + k d^T; o = S^T q, 
 dt_bias), beta = sigmoid(b), q and k of unit length, q times Dk^-0.5; value head j uses key head j // (Hv / Hk).
 """
 
-from firmtoken.compiler.cards import KernelCard, planned_gpu_card
+from firmtoken.compiler.cards import KernelCard, gpu_card
 
 CARDS = (
     KernelCard(
@@ -33,23 +33,38 @@ CARDS = (
         rank=2,
         because="row by row, exact for any rows",
     ),
-    planned_gpu_card(
+    gpu_card(
         op="gdn",
         name="triton_chunk",
+        entry="firmtoken.runtime.kernels.gdn.triton_chunk:gdn",
         phases=("prefill",),
-        formats=("bf16", "fp32"),
+        formats=("bf16",),
         rank=1,
-        because="state loop and output fused",
+        because="64 rows at a time on tensor cores, only the states one after another",
         workspace="gdn_chunks",
+        builds="firmtoken.runtime.kernels.gdn.chunk_builds:chunk_builds",
+        constants=(
+            ("columns", 32),
+            ("convolve_warps", 8),
+            ("prepare_warps", 8),
+            ("state_warps", 4),
+            ("read_warps", 8),
+        ),
+        computed=(
+            ("stages", "gdn_stages"),
+            ("sequences", "sequences"),
+        ),
     ),
-    planned_gpu_card(
+    gpu_card(
         op="gdn",
         name="triton_step",
+        entry="firmtoken.runtime.kernels.gdn.triton_step:gdn",
         phases=("decode",),
         formats=("bf16", "fp32"),
         rank=1,
         because="conv and step in one launch, norm and gate in a second",
         builds="firmtoken.runtime.kernels.gdn.head_steps:gdn_builds",
         constants=(("columns", 16), ("warps", 2)),
+        computed=(("early", "early_start"),),
     ),
 )

@@ -16,6 +16,7 @@ import triton
 import triton.language as tl
 
 from firmtoken.runtime.kernels.builds import Build, Launch
+from firmtoken.runtime.kernels.early_start import start_next_after_last
 
 UNIT_EPS = tl.constexpr(1e-6)
 FINISH_WARPS = 4
@@ -24,7 +25,7 @@ INTEGERS = ("u_stride", "o_stride")
 
 # Integers are not specialised: what is compiled depends on the constants alone, and is known before any launch.
 @triton.jit(do_not_specialize=INTEGERS)
-def step_columns(
+def step_columns(  # noqa: PLR0915  a kernel is one function (design/STYLE.md)
     u_ptr,
     conv_state_ptr,
     state_ptr,
@@ -44,10 +45,12 @@ def step_columns(
     VALUE_DIM: tl.constexpr,
     TAPS: tl.constexpr,
     COLUMNS: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """Program (b, h, t): the b-th COLUMNS columns of value head h, row t, which is its sequence's number too.
 
-    u, conv, conv state bf16; state fp32; o of any float type. Rows without a sequence are left out.
+    u, conv, conv state bf16; state fp32; o of any float type. Rows without a sequence are left out. EARLY
+    (`early_start.py`): all but u must be older than the launch before.
     """
     head = tl.program_id(1)
     row = tl.program_id(2)
@@ -67,19 +70,25 @@ def step_columns(
         in_value = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
         at = state_ptr + head * HEAD + in_key[:, None] * VALUE_DIM + in_value[None, :]
         state = tl.load(at + live * (VALUE_HEADS * HEAD))
-        u_row_ptr = u_ptr + row.to(tl.int64) * u_stride
         window_ptr = conv_state_ptr + live * (CHANNELS * (TAPS - 1))
         q_channel = (head // SHARE) * KEY_DIM + in_key
-        query = _convolve(u_row_ptr, window_ptr, conv_ptr, q_channel, TAPS)
-        key = _convolve(u_row_ptr, window_ptr, conv_ptr, KEY_COLUMNS + q_channel, TAPS)
-        value = _convolve(
-            u_row_ptr, window_ptr, conv_ptr, 2 * KEY_COLUMNS + head * VALUE_DIM + in_value, TAPS
-        )
+        k_channel = KEY_COLUMNS + q_channel
+        v_channel = 2 * KEY_COLUMNS + head * VALUE_DIM + in_value
+        query_past, query_tap = _past(window_ptr, conv_ptr, q_channel, TAPS)
+        key_past, key_tap = _past(window_ptr, conv_ptr, k_channel, TAPS)
+        value_past, value_tap = _past(window_ptr, conv_ptr, v_channel, TAPS)
+        bias = tl.load(dt_bias_ptr + head).to(tl.float32)
+        speed = tl.exp(tl.load(a_log_ptr + head).to(tl.float32))
+        if EARLY:
+            start_next_after_last()
+
+        u_row_ptr = u_ptr + row.to(tl.int64) * u_stride
+        query = _convolve(u_row_ptr + q_channel, query_past, query_tap)
+        key = _convolve(u_row_ptr + k_channel, key_past, key_tap)
+        value = _convolve(u_row_ptr + v_channel, value_past, value_tap)
         strength = tl.sigmoid(tl.load(u_row_ptr + B + head).to(tl.float32))
-        rate = tl.load(u_row_ptr + A + head).to(tl.float32) + tl.load(dt_bias_ptr + head).to(
-            tl.float32
-        )
-        decay = tl.exp(-tl.exp(tl.load(a_log_ptr + head).to(tl.float32)) * _softplus(rate))
+        rate = tl.load(u_row_ptr + A + head).to(tl.float32) + bias
+        decay = tl.exp(-speed * softplus(rate))
 
         # Lengths are scalars: they go onto the sums, and the vectors need not wait for them.
         key_scale = tl.rsqrt(tl.sum(key * key, axis=0) + UNIT_EPS)
@@ -95,6 +104,8 @@ def step_columns(
             tl.store(at + shadow * (VALUE_HEADS * HEAD), state)
         o_at = o_ptr + row.to(tl.int64) * o_stride + head * VALUE_DIM + in_value
         tl.store(o_at, out.to(o_ptr.dtype.element_ty))
+    elif EARLY:
+        start_next_after_last()
 
 
 @triton.jit(do_not_specialize=INTEGERS)
@@ -115,10 +126,12 @@ def finish_heads(
     KEY_DIM: tl.constexpr,
     VALUE_DIM: tl.constexpr,
     TAPS: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """Program (h, t): norm and gate of value head h of row t, and its share of the convolution's state.
 
-    A row without a sequence gets zeros and touches no state.
+    A row without a sequence gets zeros and touches no state. EARLY (`early_start.py`): all but o must be older than the
+    launch before, which reads the convolution's state.
     """
     VALUE_HEADS: tl.constexpr = KEY_HEADS * SHARE
     CHANNELS: tl.constexpr = 2 * KEY_HEADS * KEY_DIM + VALUE_HEADS * VALUE_DIM
@@ -133,7 +146,6 @@ def finish_heads(
     in_value = tl.arange(0, VALUE_DIM)
     u_row_ptr = u_ptr + row.to(tl.int64) * u_stride
     o_at = o_ptr + row.to(tl.int64) * o_stride + head * VALUE_DIM + in_value
-    out = tl.load(o_at).to(tl.float32)
     gate = tl.load(u_row_ptr + CHANNELS + head * VALUE_DIM + in_value).to(tl.float32)
     norm = tl.load(norm_ptr + in_value).to(tl.float32)
     own = tl.arange(0, OWN_BLOCK)
@@ -144,6 +156,9 @@ def finish_heads(
         at = conv_state_ptr + live * (CHANNELS * (TAPS - 1)) + channel * (TAPS - 1) + tap
         window += (tl.load(at, mask=own < OWN),)
     window += (newest.to(conv_state_ptr.dtype.element_ty),)
+    if EARLY:
+        start_next_after_last()
+    out = tl.load(o_at).to(tl.float32)
     scale = tl.rsqrt(tl.sum(out * out, axis=0) / VALUE_DIM + eps)
     out = tl.where(sequence >= 0, out * scale * norm * gate * tl.sigmoid(gate), 0.0)
     # Several threads may hold a number: all have read it before one of them writes it.
@@ -158,19 +173,24 @@ def finish_heads(
 
 
 @triton.jit
-def _convolve(u_ptr, window_ptr, conv_ptr, channel, TAPS: tl.constexpr):
-    """silu of the convolution of the channels, fp32."""
-    mixed = tl.load(u_ptr + channel).to(tl.float32) * tl.load(
-        conv_ptr + channel * TAPS + TAPS - 1
-    ).to(tl.float32)
+def _past(window_ptr, conv_ptr, channel, TAPS: tl.constexpr):
+    """The convolution's sum over what came before, and its weight of what comes now, fp32."""
+    sums = tl.zeros(channel.shape, tl.float32)
     for tap in tl.static_range(TAPS - 1):
         past = tl.load(window_ptr + channel * (TAPS - 1) + tap).to(tl.float32)
-        mixed += past * tl.load(conv_ptr + channel * TAPS + tap).to(tl.float32)
+        sums += past * tl.load(conv_ptr + channel * TAPS + tap).to(tl.float32)
+    return sums, tl.load(conv_ptr + channel * TAPS + TAPS - 1).to(tl.float32)
+
+
+@triton.jit
+def _convolve(u_at, past, tap):
+    """silu of the convolution of the channels, fp32."""
+    mixed = past + tl.load(u_at).to(tl.float32) * tap
     return mixed * tl.sigmoid(mixed)
 
 
 @triton.jit
-def _softplus(x):
+def softplus(x):
     """log(1 + e^x), without overflow."""
     return tl.maximum(x, 0.0) + tl.log(1.0 + tl.exp(-tl.abs(x)))
 
@@ -186,6 +206,7 @@ def gdn_builds(
     eps: float,
     columns: int,
     warps: int,
+    early: int,
 ) -> tuple[Build, ...]:
     """Both functions; `eps` is an argument."""
     shape = launch_constants(
@@ -211,7 +232,7 @@ def gdn_builds(
             **slots,
             **strides,
         },
-        constants={**shape, "COLUMNS": columns},
+        constants={**shape, "COLUMNS": columns, "EARLY": bool(early)},
         num_warps=warps,
         grid=(value_head_dim // columns, num_value_heads, launch.num_rows),
     )
@@ -226,7 +247,7 @@ def gdn_builds(
             **strides,
             "eps": "fp32",
         },
-        constants=shape,
+        constants={**shape, "EARLY": bool(early)},
         num_warps=FINISH_WARPS,
         grid=(num_value_heads, launch.num_rows),
     )

@@ -3,6 +3,7 @@
 import torch
 
 from firmtoken.runtime.kernels.device_rows import DeviceRows
+from firmtoken.runtime.kernels.early_start import launch_options
 from firmtoken.runtime.kernels.gdn.head_steps import (
     FINISH_WARPS,
     finish_heads,
@@ -30,6 +31,7 @@ def gdn(
     eps: float,
     columns: int,
     warps: int,
+    early: bool,
 ) -> None:
     """o[T,Hv*Dv]; states of live slots in place, of shadow slots at page boundaries; states contiguous.
 
@@ -58,7 +60,9 @@ def gdn(
         o.stride(0),
         **shape,
         COLUMNS=columns,
+        EARLY=early,
         num_warps=warps,
+        **launch_options(early=early),
     )
     finish_heads[(num_value_heads, num_rows)](
         u,
@@ -70,5 +74,7 @@ def gdn(
         o.stride(0),
         eps,
         **shape,
+        EARLY=early,
         num_warps=FINISH_WARPS,
+        **launch_options(early=early),
     )

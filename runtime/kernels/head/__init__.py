@@ -1,6 +1,7 @@
 """head(eps): logits[S,V] = rmsnorm(last[S,H]) * norm[H] times w[V,H]^T. The card's format is that of `w`."""
 
-from firmtoken.compiler.cards import KernelCard, planned_gpu_card
+from firmtoken.compiler.cards import KernelCard, gpu_card
+from firmtoken.runtime.kernels.linear import PLAIN_PRODUCTS
 
 NVFP4_PRODUCTS = (("few", 2), ("outputs", 8), ("unroll", 1), ("tile_outputs", 64))
 """As those of `linear`, for the largest weight of a model."""
@@ -16,24 +17,29 @@ CARDS = (
         rank=1,
         because="plain torch, the only one on this device",
     ),
-    planned_gpu_card(
+    gpu_card(
         op="head",
         name="triton_nvfp4",
+        entry="firmtoken.runtime.kernels.head.triton_nvfp4:head",
         phases=("decode", "prefill"),
         formats=("nvfp4",),
         rank=1,
         because="decodes weights in registers",
         builds="firmtoken.runtime.kernels.linear.nvfp4_builds:head_builds",
         constants=NVFP4_PRODUCTS,
+        computed=(("early", "early_start"),),
     ),
-    planned_gpu_card(
+    gpu_card(
         op="head",
-        name="cublas_bf16",
+        name="triton_bf16",
+        entry="firmtoken.runtime.kernels.head.triton_bf16:head",
         phases=("decode", "prefill"),
         formats=("bf16",),
         rank=1,
-        because="the vendor's own",
-        requires=(),
-        workspace="cublas",
+        because="norm first, then the product that is tuned for few rows",
+        builds="firmtoken.runtime.kernels.head.bf16_builds:head_builds",
+        constants=(*PLAIN_PRODUCTS, ("warps", 8)),
+        computed=(("early", "early_start"),),
+        workspace="head",
     ),
 )

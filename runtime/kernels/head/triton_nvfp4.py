@@ -3,7 +3,8 @@
 import torch
 
 from firmtoken.runtime.kernels.device_rows import DeviceRows
-from firmtoken.runtime.kernels.linear.triton_nvfp4 import PackedMatrix, multiply
+from firmtoken.runtime.kernels.linear.triton_nvfp4 import multiply
+from firmtoken.runtime.kernels.matrices import PackedMatrix
 
 
 def head(
@@ -18,6 +19,7 @@ def head(
     outputs: int,
     unroll: int,
     tile_outputs: int,
+    early: bool,
 ) -> None:
     """logits[S,V] = rmsnorm(last[S,H]) * norm[H] times w[V,H]^T; last bf16, norm fp32."""
     multiply(
@@ -31,4 +33,5 @@ def head(
         outputs=outputs,
         unroll=unroll,
         tile_outputs=tile_outputs,
+        early=early,
     )

@@ -1,6 +1,7 @@
 """linear: y[T,N] = x[T,K] w[N,K]^T; no constants but a card's own. The card's format is that of `w`."""
 
-from firmtoken.compiler.cards import KernelCard, below, planned_gpu_card
+from firmtoken.compiler.cards import KernelCard, below, gpu_card
+from firmtoken.runtime.kernels.tile_shapes import TILE_SHAPES
 
 NO_FP8 = "this card has no FP8 units: they begin with compute capability 8.9"
 
@@ -30,56 +31,71 @@ CARDS = (
         rank=1,
         because="plain torch, the only one on this device",
     ),
-    planned_gpu_card(
+    gpu_card(
         op="linear",
         name="triton_nvfp4",
+        entry="firmtoken.runtime.kernels.linear.triton_nvfp4:linear",
         phases=("decode",),
         formats=("nvfp4",),
         rank=1,
         because="decodes weights in registers, any capability",
         builds="firmtoken.runtime.kernels.linear.nvfp4_builds:linear_builds",
         constants=NVFP4_PRODUCTS,
+        computed=(("early", "early_start"),),
     ),
-    planned_gpu_card(
+    gpu_card(
         op="linear",
         name="triton_nvfp4_tiles",
+        entry="firmtoken.runtime.kernels.linear.triton_nvfp4_tiles:linear",
         phases=("prefill",),
         formats=("nvfp4",),
         rank=1,
         because="decodes weights once for a tile of rows, any capability",
+        builds="firmtoken.runtime.kernels.linear.nvfp4_many:many_builds",
+        constants=TILE_SHAPES,
+        computed=(("large_stages", "large_tile_stages"), ("quads", "quads")),
+        workspace="operand_order",
     ),
-    planned_gpu_card(
+    gpu_card(
         op="linear",
         name="triton_fp8",
+        entry="firmtoken.runtime.kernels.linear.triton_fp8:linear",
         phases=("decode",),
         formats=("fp8",),
         rank=1,
         because="weight-only, each joined matrix keeps its scale, safe on every stream",
         builds="firmtoken.runtime.kernels.linear.plain_builds:product_builds",
         constants=PLAIN_PRODUCTS,
-        computed=(("fp8_units", "fp8_units"),),
+        computed=(("fp8_units", "fp8_units"), ("early", "early_start")),
     ),
-    planned_gpu_card(
+    gpu_card(
         op="linear",
         name="triton_fp8_tiles",
+        entry="firmtoken.runtime.kernels.linear.triton_fp8_tiles:linear",
         phases=("prefill",),
         formats=("fp8",),
         rank=1,
         because="weight-only, decodes weights once for a tile of rows, safe on every stream",
+        builds="firmtoken.runtime.kernels.linear.plain_many:many_builds",
+        constants=(*TILE_SHAPES, ("large_step", 64), ("small_step", 128)),
+        computed=(("large_stages", "large_tile_stages"), ("fp8_units", "fp8_units")),
     ),
-    planned_gpu_card(
+    gpu_card(
         op="linear",
         name="triton_bf16",
+        entry="firmtoken.runtime.kernels.linear.triton_bf16:linear",
         phases=("decode",),
         formats=("bf16",),
         rank=2,
         because="tuned for few rows",
         builds="firmtoken.runtime.kernels.linear.plain_builds:product_builds",
         constants=PLAIN_PRODUCTS,
+        computed=(("early", "early_start"),),
     ),
-    planned_gpu_card(
+    gpu_card(
         op="linear",
         name="cublas_bf16",
+        entry="firmtoken.runtime.kernels.linear.cublas_bf16:linear",
         phases=("decode", "prefill"),
         formats=("bf16",),
         rank=1,

@@ -4,10 +4,12 @@ from dataclasses import dataclass
 
 import torch
 
+from firmtoken.runtime.kernels.early_start import launch_options
 from firmtoken.runtime.kernels.linear.plain_rows import (
     launch_constants,
     launch_grid,
     multiply_rows,
+    outputs_at_once,
     rows_at_once,
 )
 from firmtoken.runtime.kernels.linear.plain_tiles import multiply_tiles, tile_constants, tile_grid
@@ -27,6 +29,8 @@ class Tuning:
     tile_warps: int
     block: int
     stages: int
+    early: int
+    """Whether launches start early (`early_start.py`)."""
 
 
 def launch_product(
@@ -55,17 +59,20 @@ def launch_product(
         *starts,
         *(num_outputs,) * (MAX_PARTS - 1 - len(starts)),
     )
+    options = launch_options(early=bool(tuning.early))
     if num_rows <= tuning.few:
+        held = rows_at_once(num_rows)
         constants = launch_constants(
-            rows_at_once(num_rows),
+            held,
             format_name=format_name,
             tail=has_tail,
             outputs=tuning.outputs,
             unroll=tuning.unroll,
+            early=bool(tuning.early),
         )
-        assert not has_tail or num_coded % tuning.outputs == 0
+        assert not has_tail or num_coded % outputs_at_once(held, tuning.outputs) == 0
         grid = launch_grid(num_rows, num_outputs, outputs=tuning.outputs)
-        multiply_rows[grid](x, codes, scales, tail, y, *sizes, **constants, num_warps=1)
+        multiply_rows[grid](x, codes, scales, tail, y, *sizes, **constants, num_warps=1, **options)
     else:
         constants = tile_constants(
             format_name=format_name,
@@ -73,9 +80,10 @@ def launch_product(
             tile_outputs=tuning.tile_outputs,
             block=tuning.block,
             stages=tuning.stages,
+            early=bool(tuning.early),
         )
         assert not has_tail or num_coded % tuning.tile_outputs == 0
         grid = tile_grid(num_rows, num_outputs, tile_outputs=tuning.tile_outputs)
         multiply_tiles[grid](
-            x, codes, scales, tail, y, *sizes, **constants, num_warps=tuning.tile_warps
+            x, codes, scales, tail, y, *sizes, **constants, num_warps=tuning.tile_warps, **options
         )

@@ -21,27 +21,40 @@ from firmtoken.runtime.kernels.linear.nvfp4_tiles import (
 
 
 def linear_builds(
-    launch: Launch, *, few: int, outputs: int, unroll: int, tile_outputs: int
+    launch: Launch, *, few: int, outputs: int, unroll: int, tile_outputs: int, early: int
 ) -> tuple[Build, ...]:
     """All forms of `linear` for so many rows, y in bf16, and the grid of the largest launch of each."""
     return (
-        *_by_rows(launch, "*bf16", few, normed=False, outputs=outputs, unroll=unroll),
-        *_by_tiles(launch, "*bf16", few, normed=False, tile_outputs=tile_outputs),
+        *_by_rows(
+            launch, "*bf16", few, normed=False, outputs=outputs, unroll=unroll, early=bool(early)
+        ),
+        *_by_tiles(
+            launch, "*bf16", few, normed=False, tile_outputs=tile_outputs, early=bool(early)
+        ),
     )
 
 
 def head_builds(
-    launch: Launch, *, eps: float, few: int, outputs: int, unroll: int, tile_outputs: int
+    launch: Launch,
+    *,
+    eps: float,
+    few: int,
+    outputs: int,
+    unroll: int,
+    tile_outputs: int,
+    early: int,
 ) -> tuple[Build, ...]:
     """As `linear_builds` for `head`, whose logits are fp32; `eps` is an argument."""
     return (
-        *_by_rows(launch, "*fp32", few, normed=True, outputs=outputs, unroll=unroll),
-        *_by_tiles(launch, "*fp32", few, normed=True, tile_outputs=tile_outputs),
+        *_by_rows(
+            launch, "*fp32", few, normed=True, outputs=outputs, unroll=unroll, early=bool(early)
+        ),
+        *_by_tiles(launch, "*fp32", few, normed=True, tile_outputs=tile_outputs, early=bool(early)),
     )
 
 
 def _by_rows(
-    launch: Launch, y: str, few: int, *, normed: bool, outputs: int, unroll: int
+    launch: Launch, y: str, few: int, *, normed: bool, outputs: int, unroll: int, early: bool
 ) -> Iterator[Build]:
     most = min(few, launch.num_rows) if _has_tiles(launch) else launch.num_rows
     held = rows_at_once(most)
@@ -51,14 +64,16 @@ def _by_rows(
             name=row_name(rows),
             function=multiply_rows,
             arguments=product_arguments(y),
-            constants=launch_constants(rows, normed=normed, outputs=outputs, unroll=unroll),
+            constants=launch_constants(
+                rows, normed=normed, outputs=outputs, unroll=unroll, early=early
+            ),
             num_warps=1,
             grid=launch_grid(largest, launch.outputs("w"), outputs=outputs),
         )
 
 
 def _by_tiles(
-    launch: Launch, y: str, few: int, *, normed: bool, tile_outputs: int
+    launch: Launch, y: str, few: int, *, normed: bool, tile_outputs: int, early: bool
 ) -> Iterator[Build]:
     if launch.num_rows <= few or not _has_tiles(launch):
         return
@@ -69,7 +84,7 @@ def _by_tiles(
             name=f"tiles of {row_name(rows)}",
             function=multiply_tiles,
             arguments=product_arguments(y),
-            constants=tile_constants(rows, normed=normed, tile_outputs=tile_outputs),
+            constants=tile_constants(rows, normed=normed, tile_outputs=tile_outputs, early=early),
             num_warps=1,
             grid=tile_grid(largest, launch.outputs("w"), normed=normed, tile_outputs=tile_outputs),
         )

@@ -16,6 +16,7 @@ in a row and sums without shared memory; no layout has an axis for which Triton 
 import triton
 import triton.language as tl
 
+from firmtoken.runtime.kernels.early_start import start_next_after_last
 from firmtoken.runtime.kernels.nvfp4_blocks import (
     BLOCK_CODES,
     CODES_BYTES,
@@ -65,11 +66,13 @@ def multiply_rows(  # noqa: C901  a kernel is one function
     NORMED: tl.constexpr,
     OUTPUTS: tl.constexpr,
     UNROLL: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """y[num_rows, num_outputs] = x[num_rows, 16 num_blocks] w^T, or rmsnorm(x) * norm in place of x where `NORMED`.
 
     x bf16, rows of 16-byte words; norm fp32 [K]; y of any float type. Joined matrix p begins at output `start_p`.
-    Program (i, j), one warp, makes OUTPUTS outputs for ROWS rows. NaN in scales does not come here.
+    Program (i, j), one warp, makes OUTPUTS outputs for ROWS rows. NaN in scales does not come here. EARLY
+    (`early_start.py`): the weights must be older than the launch before.
     """
     lane = tl.arange(0, WARP_LANES)[None, :]
     first_output = tl.program_id(0) * OUTPUTS
@@ -94,6 +97,9 @@ def multiply_rows(  # noqa: C901  a kernel is one function
                 row_ptr = packed_ptr + output * num_blocks * CODES_BYTES
                 codes += (load_codes(row_ptr, block, taken),)
                 scales += (tl.load(scale_ptr + output * num_blocks + block, mask=taken, other=0),)
+        if EARLY:  # noqa: SIM102  one is known to the compiler, the other is not
+            if step == 0:
+                start_next_after_last()
         for turn in tl.static_range(UNROLL):
             block = lane + (step + turn * WARP_LANES)
             inside = block < num_blocks
@@ -160,7 +166,7 @@ def launch_grid(num_rows: int, num_outputs: int, *, outputs: int) -> tuple[int, 
 
 
 def launch_constants(
-    rows: int, *, normed: bool, outputs: int, unroll: int
+    rows: int, *, normed: bool, outputs: int, unroll: int, early: bool
 ) -> dict[str, int | bool]:
     """Constants of the form for `rows` rows; with more rows there are loads enough in flight without unrolling."""
     return {
@@ -168,6 +174,7 @@ def launch_constants(
         "NORMED": normed,
         "OUTPUTS": _outputs(rows, outputs),
         "UNROLL": max(1, unroll // rows),
+        "EARLY": early,
     }
 
 

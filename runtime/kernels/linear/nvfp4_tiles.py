@@ -13,6 +13,7 @@ two numbers of bf16, the second being what the first has rounded away: 2^-16 of 
 import triton
 import triton.language as tl
 
+from firmtoken.runtime.kernels.early_start import start_next_after_last
 from firmtoken.runtime.kernels.linear.nvfp4_rows import INTEGERS
 from firmtoken.runtime.kernels.nvfp4_blocks import (
     EVEN_FACTOR,
@@ -20,14 +21,11 @@ from firmtoken.runtime.kernels.nvfp4_blocks import (
     ODD_FACTOR,
     ODD_MASK,
 )
+from firmtoken.runtime.kernels.nvfp4_operand import CODE_SHIFT, PAIR_FIELDS, UNSHIFT, low_half
 
 TILE_COLUMNS = 128
 BLOCKS = tl.constexpr(8)
 """Of a tile, two to a lane."""
-PAIR_FIELDS = tl.constexpr(-0x7E3F7E40)  # 0x81C081C0: FIELDS of both halves
-CODE_SHIFT = tl.constexpr(2.0**110)
-"""On its scale: a code's field is the code's value * 2^-126."""
-UNSHIFT = tl.constexpr(2.0**16)
 
 
 # Integers are not specialised: what is compiled depends on the constants alone, and is known before any launch.
@@ -51,8 +49,11 @@ def multiply_tiles(
     ROWS: tl.constexpr,
     NORMED: tl.constexpr,
     OUTPUTS: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """As `multiply_rows`; x of any float type, in which products are taken."""
+    if EARLY:
+        start_next_after_last()
     pieces: tl.constexpr = 2 if NORMED else 1
     num_tiles = num_blocks // BLOCKS
     first_row = tl.program_id(1) * ROWS
@@ -131,7 +132,7 @@ def _weights(words, scales, kind: tl.constexpr):
         tl.join(_fields(words, EVEN_FACTOR, EVEN_MASK), _fields(later, EVEN_FACTOR, EVEN_MASK)),
         tl.join(_fields(words, ODD_FACTOR, ODD_MASK), _fields(later, ODD_FACTOR, ODD_MASK)),
     )  # [OUTPUTS, 16, code / 2 % 2, code % 2]
-    codes = tl.join(_low_half(pairs, kind), _low_half(pairs >> 16, kind))
+    codes = tl.join(low_half(pairs, kind), low_half(pairs >> 16, kind))
     both = scales.to(tl.int32)
     scale = tl.join(_scale(both, kind), _scale(both >> 8, kind))  # [OUTPUTS, 4, 2]
     weights = tl.reshape(codes, (outputs, 4, 2, 16)) * scale[:, :, :, None]
@@ -146,19 +147,11 @@ def _fields(word, FACTOR: tl.constexpr, MASK: tl.constexpr):
 
 
 @triton.jit
-def _low_half(bits, kind: tl.constexpr):
-    """The bf16 in the low half, of a type that holds it."""
-    if kind == tl.bfloat16:
-        return (bits & 0xFFFF).to(tl.int16).to(tl.bfloat16, bitcast=True)
-    return (bits << 16).to(tl.float32, bitcast=True).to(kind)
-
-
-@triton.jit
 def _scale(bits, kind: tl.constexpr):
     """The e4m3 in the low byte, times 2^110; four significant bits, so what is cut off is zero."""
     moved = ((bits << 20) & 0x07F00000) | ((bits << 24) & -0x80000000)
     scale = moved.to(tl.float32, bitcast=True) * 2.0**120 * CODE_SHIFT
-    return _low_half(scale.to(tl.int32, bitcast=True) >> 16, kind)
+    return low_half(scale.to(tl.int32, bitcast=True) >> 16, kind)
 
 
 def tile_rows(num_rows: int, *, normed: bool) -> int:
@@ -174,6 +167,8 @@ def tile_grid(
     return -(-num_outputs // tile_outputs), -(-num_rows // tile_rows(num_rows, normed=normed))
 
 
-def tile_constants(rows: int, *, normed: bool, tile_outputs: int) -> dict[str, int | bool]:
+def tile_constants(
+    rows: int, *, normed: bool, tile_outputs: int, early: bool
+) -> dict[str, int | bool]:
     """Constants of the function."""
-    return {"ROWS": rows, "NORMED": normed, "OUTPUTS": tile_outputs}
+    return {"ROWS": rows, "NORMED": normed, "OUTPUTS": tile_outputs, "EARLY": early}

@@ -29,6 +29,7 @@ def product_builds(
     tile_warps: int,
     block: int,
     stages: int,
+    early: int,
     fp8_units: int = 1,
 ) -> tuple[Build, ...]:
     """All forms for so many rows, y in bf16; FP8 weights with bf16 rows after them and without."""
@@ -38,16 +39,23 @@ def product_builds(
 
     def by_rows(tail: bool) -> Iterator[Build]:
         most = min(few, launch.num_rows)
-        for rows in ROWS_AT_ONCE[: ROWS_AT_ONCE.index(rows_at_once(most)) + 1]:
+        held = rows_at_once(most)
+        for rows in ROWS_AT_ONCE[: ROWS_AT_ONCE.index(held) + 1]:
+            largest = rows if rows < held else most
             yield Build(
                 name=row_name(rows) + _words(tail, format_name),
                 function=multiply_rows,
                 arguments=arguments,
                 constants=launch_constants(
-                    rows, format_name=format_name, tail=tail, outputs=outputs, unroll=unroll
+                    rows,
+                    format_name=format_name,
+                    tail=tail,
+                    outputs=outputs,
+                    unroll=unroll,
+                    early=bool(early),
                 ),
                 num_warps=1,
-                grid=launch_grid(most, num_outputs, outputs=outputs),
+                grid=launch_grid(largest, num_outputs, outputs=outputs),
             )
 
     def by_tiles(tail: bool) -> Iterator[Build]:
@@ -62,6 +70,7 @@ def product_builds(
                     tile_outputs=tile_outputs,
                     block=block,
                     stages=stages,
+                    early=bool(early),
                 ),
                 num_warps=tile_warps,
                 grid=tile_grid(launch.num_rows, num_outputs, tile_outputs=tile_outputs),

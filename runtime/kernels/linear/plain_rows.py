@@ -16,6 +16,8 @@ ends of fp32.
 import triton
 import triton.language as tl
 
+from firmtoken.runtime.kernels.early_start import start_next_after_last
+
 ROWS_AT_ONCE = (1, 2, 4, 8)
 """Rows of x that a program holds; more rows are more programs, which read the weights again (from L2, as a rule)."""
 LANES = tl.constexpr(32)
@@ -59,12 +61,14 @@ def multiply_rows(
     ROWS: tl.constexpr,
     OUTPUTS: tl.constexpr,
     UNROLL: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """y[num_rows, num_outputs] = x[num_rows, 16 num_chunks] w^T; x bf16, rows of 16-byte words; y of any float type.
 
     FORMAT: `fp8` (converted by the card), `fp8_bits` (codes as int8) or `bf16` (nothing is coded). Joined matrix p
     begins at output `start_p`. Program (i, j) makes OUTPUTS outputs for ROWS rows; where both kinds are there
-    (TAIL), `num_coded` is a multiple of a program's outputs.
+    (TAIL), `num_coded` is a multiple of a program's outputs. EARLY (`early_start.py`): the weights must be older than
+    the launch before.
     """
     first_output = tl.program_id(0) * OUTPUTS
     first_row = tl.program_id(1) * ROWS
@@ -72,18 +76,18 @@ def multiply_rows(
     if FORMAT != "bf16" and first_output < num_coded:
         _multiply(
             x_row_ptr, codes_ptr, scales_ptr, y_ptr, first_row, first_output, 0, num_rows, num_coded, num_chunks,
-            x_stride_chunks, y_stride, start_1, start_2, start_3, FORMAT, CODES, ROWS, OUTPUTS, UNROLL,
+            x_stride_chunks, y_stride, start_1, start_2, start_3, FORMAT, CODES, ROWS, OUTPUTS, UNROLL, EARLY,
         )  # fmt: skip
     if (FORMAT == "bf16" or TAIL) and first_output >= num_coded:
         _multiply(
             x_row_ptr, tail_ptr, scales_ptr, y_ptr, first_row, first_output, num_coded, num_rows, num_outputs,
             num_chunks * 2, x_stride_chunks, y_stride, start_1, start_2, start_3,
-            "bf16", CODES // 2, ROWS, OUTPUTS, UNROLL,
+            "bf16", CODES // 2, ROWS, OUTPUTS, UNROLL, EARLY,
         )  # fmt: skip
 
 
 @triton.jit
-def _multiply(
+def _multiply(  # noqa: C901  a kernel is one function (design/STYLE.md)
     x_ptr,
     w_ptr,
     scales_ptr,
@@ -104,6 +108,7 @@ def _multiply(
     ROWS: tl.constexpr,
     OUTPUTS: tl.constexpr,
     UNROLL: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """Outputs `first_output` to `end`; `base` has the first line of w, a line is num_words * WIDTH numbers."""
     sums = ()
@@ -111,6 +116,9 @@ def _multiply(
         sums += (tl.zeros((LANES,), tl.float32),)
     for step in range(0, num_words, LANES * UNROLL):
         w = _load_lines(w_ptr, step, first_output, base, end, num_words, WIDTH, OUTPUTS, UNROLL)
+        if EARLY:  # noqa: SIM102  one is known to the compiler, the other is not
+            if step == 0:
+                start_next_after_last()
         x = _load_rows(
             x_ptr,
             step,
@@ -212,21 +220,28 @@ def rows_at_once(num_rows: int) -> int:
     return next((rows for rows in ROWS_AT_ONCE if rows >= num_rows), ROWS_AT_ONCE[-1])
 
 
+def outputs_at_once(rows: int, outputs: int) -> int:
+    """`OUTPUTS` of the form for `rows` rows: from four on x is what is read most, and twice as many share it."""
+    return 2 * outputs if rows >= 4 else outputs
+
+
 def launch_grid(num_rows: int, num_outputs: int, *, outputs: int) -> tuple[int, int]:
     """Programs of a launch."""
-    return -(-num_outputs // outputs), -(-num_rows // rows_at_once(num_rows))
+    rows = rows_at_once(num_rows)
+    return -(-num_outputs // outputs_at_once(rows, outputs)), -(-num_rows // rows)
 
 
 def launch_constants(
-    rows: int, *, format_name: str, tail: bool, outputs: int, unroll: int
+    rows: int, *, format_name: str, tail: bool, outputs: int, unroll: int, early: bool
 ) -> dict[str, int | str | bool]:
     """Constants of the form for `rows` rows; with more rows there are loads enough in flight without unrolling."""
     return {
         "FORMAT": format_name,
         "TAIL": tail,
         "ROWS": rows,
-        "OUTPUTS": outputs,
+        "OUTPUTS": outputs_at_once(rows, outputs),
         "UNROLL": max(1, unroll // rows),
+        "EARLY": early,
     }
 
 

@@ -10,6 +10,7 @@ numbers of the type of x, exactly: e4m3fn has three bits after the point, bf16 s
 import triton
 import triton.language as tl
 
+from firmtoken.runtime.kernels.early_start import start_next_after_last
 from firmtoken.runtime.kernels.linear.plain_rows import INTEGERS
 
 ROWS_OF_A_TILE = 16
@@ -40,8 +41,11 @@ def multiply_tiles(
     OUTPUTS: tl.constexpr,
     BLOCK: tl.constexpr,
     STAGES: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """As `multiply_rows`; program (i, j) makes OUTPUTS outputs of ROWS rows."""
+    if EARLY:
+        start_next_after_last()
     first_output = tl.program_id(0) * OUTPUTS
     row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     if FORMAT != "bf16" and first_output < num_coded:
@@ -116,7 +120,7 @@ def tile_grid(num_rows: int, num_outputs: int, *, tile_outputs: int) -> tuple[in
 
 
 def tile_constants(
-    *, format_name: str, tail: bool, tile_outputs: int, block: int, stages: int
+    *, format_name: str, tail: bool, tile_outputs: int, block: int, stages: int, early: bool
 ) -> dict[str, int | str | bool]:
     """Constants of the function."""
     return {
@@ -126,4 +130,5 @@ def tile_constants(
         "OUTPUTS": tile_outputs,
         "BLOCK": block,
         "STAGES": stages,
+        "EARLY": early,
     }

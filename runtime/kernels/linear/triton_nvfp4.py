@@ -1,10 +1,9 @@
 """linear with NVFP4 weights and few rows, launched on a GPU."""
 
-from dataclasses import dataclass
-
 import torch
 
 from firmtoken.runtime.kernels.device_rows import DeviceRows
+from firmtoken.runtime.kernels.early_start import launch_options
 from firmtoken.runtime.kernels.linear.nvfp4_rows import (
     launch_constants,
     launch_grid,
@@ -18,22 +17,9 @@ from firmtoken.runtime.kernels.linear.nvfp4_tiles import (
     tile_grid,
     tile_rows,
 )
+from firmtoken.runtime.kernels.matrices import PackedMatrix
 
 MAX_PARTS = 4
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PackedMatrix:
-    """NVFP4 weights as a checkpoint has them; up to four matrices, joined by rows, keep a global scale each."""
-
-    packed: torch.Tensor
-    """uint8 [N, K/2], low nibble first; 8-byte aligned."""
-    scale: torch.Tensor
-    """uint8 or e4m3 [N, K/16], without NaN."""
-    globals: torch.Tensor
-    """fp32 [parts]."""
-    starts: tuple[int, ...] = ()
-    """First row of each part but the first."""
 
 
 def linear(
@@ -46,6 +32,7 @@ def linear(
     outputs: int,
     unroll: int,
     tile_outputs: int,
+    early: bool,
 ) -> None:
     """y[T,N] = x[T,K] w[N,K]^T; x bf16 with rows of a multiple of 16 bytes, y of any float type."""
     # The norm is not read, but a pointer must be given.
@@ -60,6 +47,7 @@ def linear(
         outputs=outputs,
         unroll=unroll,
         tile_outputs=tile_outputs,
+        early=early,
     )
 
 
@@ -75,6 +63,7 @@ def multiply(
     outputs: int,
     unroll: int,
     tile_outputs: int,
+    early: bool,
 ) -> None:
     """y = x w^T, or rmsnorm(x) * norm in place of x where `normed` (norm fp32 [K])."""
     num_rows, width = x.shape
@@ -98,13 +87,16 @@ def multiply(
         *starts,
         eps,
     )
+    options = launch_options(early=early)
     if num_rows > few and width % TILE_COLUMNS == 0:
         held = tile_rows(num_rows, normed=normed)
         grid = tile_grid(num_rows, num_outputs, normed=normed, tile_outputs=tile_outputs)
-        constants = tile_constants(held, normed=normed, tile_outputs=tile_outputs)
-        multiply_tiles[grid](*arguments, **constants, num_warps=1)
+        constants = tile_constants(held, normed=normed, tile_outputs=tile_outputs, early=early)
+        multiply_tiles[grid](*arguments, **constants, num_warps=1, **options)
     else:
         held = rows_at_once(num_rows)
         grid = launch_grid(num_rows, num_outputs, outputs=outputs)
-        constants = launch_constants(held, normed=normed, outputs=outputs, unroll=unroll)
-        multiply_rows[grid](*arguments, **constants, num_warps=1)
+        constants = launch_constants(
+            held, normed=normed, outputs=outputs, unroll=unroll, early=early
+        )
+        multiply_rows[grid](*arguments, **constants, num_warps=1, **options)

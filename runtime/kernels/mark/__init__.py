@@ -1,6 +1,6 @@
 """mark: nothing; a place for drops and events."""
 
-from firmtoken.compiler.cards import KernelCard, planned_gpu_card
+from firmtoken.compiler.cards import KernelCard, gpu_card
 
 CARDS = (
     KernelCard(
@@ -13,9 +13,10 @@ CARDS = (
         rank=1,
         because="there is nothing to do",
     ),
-    planned_gpu_card(
+    gpu_card(
         op="mark",
         name="none_cuda",
+        entry="firmtoken.runtime.kernels.mark.reference:mark",
         phases=("decode", "prefill"),
         formats=("bf16", "fp32"),
         rank=1,

@@ -256,17 +256,20 @@ def down_builds(
     outputs: int,
     early: int,
 ) -> tuple[Build, ...]:
-    """The one form of `moe_down`."""
+    """The one form of `moe_down`: with the shared expert where there is its a."""
+    shared = launch.columns("shared_a") if "shared_a" in launch.operands else 0
     constants = {
         **_down_constants(hidden_size, expert_width, num_experts_per_token),
+        "SHARED": shared,
         "WARPS": warps,
         "LANES": lanes,
         "OUTPUTS": outputs,
         "EARLY": bool(early),
     }
     tiles = -(-hidden_size // outputs_of_a_program(warps, lanes, outputs))
-    grid = (launch.num_rows * num_experts_per_token, tiles)
-    return (down_build("pairs", launch.pointer("a"), constants, grid),)
+    grid = (launch.num_rows * (num_experts_per_token + bool(shared)), tiles)
+    name = "pairs and the shared expert" if shared else "pairs"
+    return (down_build(name, launch.pointer("a"), constants, grid),)
 
 
 def down_build(

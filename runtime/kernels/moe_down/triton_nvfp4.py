@@ -7,7 +7,7 @@ import torch
 from firmtoken.runtime.kernels.device_rows import DeviceRows
 from firmtoken.runtime.kernels.early_start import launch_options
 from firmtoken.runtime.kernels.expert_slots import ExpertSlots
-from firmtoken.runtime.kernels.linear.triton_nvfp4 import PackedMatrix
+from firmtoken.runtime.kernels.matrices import PackedMatrix
 from firmtoken.runtime.kernels.moe_down.nvfp4_pairs import down_combine, down_pairs
 from firmtoken.runtime.kernels.nvfp4_blocks import outputs_of_a_program
 from firmtoken.runtime.kernels.slot_offsets import DOWN_GLOBAL_BYTES, slot_offsets
@@ -33,7 +33,9 @@ def moe_down(
     rows: torch.Tensor,
     ids: torch.Tensor | None = None,
     slots: torch.Tensor | None = None,
-    shared: SharedDown | None = None,
+    shared_down: PackedMatrix | None = None,
+    shared_a: torch.Tensor | None = None,
+    share: torch.Tensor | None = None,
     s: torch.Tensor | None = None,
     hidden_size: int,
     expert_width: int,
@@ -46,6 +48,10 @@ def moe_down(
     """rows[T*k,H] from a[T*k,I], and s[T,H] from the shared expert's a; experts as in moe_gate_up."""
     wanted = slots if slots is not None else ids
     assert wanted is not None
+    shared = None
+    if shared_down is not None:
+        assert shared_a is not None and share is not None
+        shared = SharedDown(a=shared_a, share=share, down=shared_down)
     offsets = slot_offsets(hidden_size, expert_width)
     launch_down(
         a,

@@ -2,10 +2,15 @@
 
 The expert of pair p = t*k + j is addressed by exactly one of: ids[T,k] (slot = experts.first + id), ids through
 map[E] (slot = map[id]), or slots[T,k] (absolute). Pairs with id or slot -1 give zeros; those of an expert that map has
-at -1 (another wave's) may give anything. The card's format is that of the slots.
+at -1 (another wave's) may give anything. The card's format is that of the slots. A kernel and the moe_down of its name
+may agree on an order of a's columns.
+
+Where a kernel takes the shared expert too: shared_a[T,I] of shared_gate_up[2I,H] (gate first) likewise, and
+share[T] = sigmoid(x shared_gate[1,H]^T).
 """
 
-from firmtoken.compiler.cards import KernelCard, planned_gpu_card
+from firmtoken.compiler.cards import KernelCard, gpu_card, planned_gpu_card
+from firmtoken.runtime.kernels.tile_shapes import TILE_SHAPES
 
 CARDS = (
     KernelCard(
@@ -38,9 +43,10 @@ CARDS = (
         rank=1,
         because="decodes each expert at use",
     ),
-    planned_gpu_card(
+    gpu_card(
         op="moe_gate_up",
         name="triton_nvfp4",
+        entry="firmtoken.runtime.kernels.moe_gate_up.triton_nvfp4:moe_gate_up",
         phases=("decode",),
         formats=("nvfp4",),
         rank=1,
@@ -48,14 +54,24 @@ CARDS = (
         builds="firmtoken.runtime.kernels.moe_gate_up.nvfp4_pairs:gate_up_builds",
         constants=(("warps", 1), ("lanes", 32), ("outputs", 2)),
         computed=(("early", "early_start"),),
+        takes_shared=("nvfp4",),
     ),
-    planned_gpu_card(
+    gpu_card(
         op="moe_gate_up",
         name="triton_grouped_nvfp4",
+        entry="firmtoken.runtime.kernels.moe_gate_up.triton_grouped_nvfp4:moe_gate_up",
         phases=("prefill",),
         formats=("nvfp4",),
         rank=1,
         because="decodes weights once for a tile of an expert's rows, both halves keep their scale",
+        builds="firmtoken.runtime.kernels.moe_gate_up.nvfp4_groups:gate_up_builds",
+        constants=TILE_SHAPES,
+        computed=(
+            ("large_stages", "large_tile_stages"),
+            ("quads", "quads"),
+            ("num_experts", "num_experts"),
+        ),
+        workspace="operand_order",
     ),
     planned_gpu_card(
         op="moe_gate_up",

@@ -154,24 +154,25 @@ def gate_up_builds(
     outputs: int,
     early: int,
 ) -> tuple[Build, ...]:
-    """The one form of `moe_gate_up`."""
+    """The one form of `moe_gate_up`: with the shared expert where there is its a."""
+    shared = launch.columns("shared_a") if "shared_a" in launch.operands else 0
     offsets = slot_offsets(hidden_size, expert_width)
     slots = {
         "WIDTH": expert_width,
         "PAIRS": num_experts_per_token,
-        "SHARED": 0,
+        "SHARED": shared,
         "SLOT_BYTES": slot_bytes(slot_parts("nvfp4", hidden_size, expert_width)),
         "SCALE_AT": offsets["gate_scale"],
         "GLOBALS_AT": offsets["globals"],
     }
     tile = {"WARPS": warps, "LANES": lanes, "OUTPUTS": outputs, "EARLY": bool(early)}
-    tiles = -(-expert_width // outputs_of_a_program(warps, lanes, outputs))
+    tiles = -(-max(expert_width, shared) // outputs_of_a_program(warps, lanes, outputs))
     return (
         gate_up_build(
-            "pairs",
+            "pairs and the shared expert" if shared else "pairs",
             launch.pointer("x"),
             {"HIDDEN": hidden_size, **slots, **tile},
-            (launch.num_rows * num_experts_per_token, tiles),
+            (launch.num_rows * (num_experts_per_token + bool(shared)), tiles + bool(shared)),
         ),
     )
 

@@ -7,7 +7,7 @@ import torch
 from firmtoken.runtime.kernels.device_rows import DeviceRows
 from firmtoken.runtime.kernels.early_start import launch_options
 from firmtoken.runtime.kernels.expert_slots import ExpertSlots
-from firmtoken.runtime.kernels.linear.triton_nvfp4 import PackedMatrix
+from firmtoken.runtime.kernels.matrices import PackedMatrix
 from firmtoken.runtime.kernels.moe_gate_up.nvfp4_pairs import gate_up_pairs
 from firmtoken.runtime.kernels.nvfp4_blocks import outputs_of_a_program
 from firmtoken.runtime.kernels.slot_offsets import slot_offsets
@@ -35,7 +35,10 @@ def moe_gate_up(
     a: torch.Tensor,
     ids: torch.Tensor | None = None,
     slots: torch.Tensor | None = None,
-    shared: SharedGateUp | None = None,
+    shared_gate_up: PackedMatrix | None = None,
+    shared_gate: torch.Tensor | None = None,
+    shared_a: torch.Tensor | None = None,
+    share: torch.Tensor | None = None,
     hidden_size: int,
     expert_width: int,
     num_experts_per_token: int,
@@ -46,10 +49,15 @@ def moe_gate_up(
 ) -> None:
     """a[T*k,I] from x[T,H]; experts by ids[T,k] from the range's first slot, or by absolute slots[T,k] (int32).
 
-    x, a bf16 or fp32, contiguous.
+    x, a bf16 or fp32, contiguous. With the operands of the shared expert its a and its share of each row are written
+    as well.
     """
     wanted = slots if slots is not None else ids
     assert wanted is not None
+    shared = None
+    if shared_gate_up is not None:
+        assert shared_gate is not None and shared_a is not None and share is not None
+        shared = SharedGateUp(gate_up=shared_gate_up, gate=shared_gate, a=shared_a, share=share)
     offsets = slot_offsets(hidden_size, expert_width)
     launch_gate_up(
         x,

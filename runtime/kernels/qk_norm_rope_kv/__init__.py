@@ -6,7 +6,7 @@ columns are rotated, column i with i + rotary_dim/2, by position * rope_theta^(-
 and k and v to batch.token_slots of kv[2, pages, page_size, Hkv, D].
 """
 
-from firmtoken.compiler.cards import KernelCard, planned_gpu_card
+from firmtoken.compiler.cards import KernelCard, gpu_card
 
 CARDS = (
     KernelCard(
@@ -19,14 +19,16 @@ CARDS = (
         rank=1,
         because="plain torch, the only one on this device",
     ),
-    planned_gpu_card(
+    gpu_card(
         op="qk_norm_rope_kv",
         name="triton",
+        entry="firmtoken.runtime.kernels.qk_norm_rope_kv.triton_heads:qk_norm_rope_kv",
         phases=("decode", "prefill"),
         formats=("bf16", "fp8", "fp32"),
         rank=1,
         because="norm, rotation and page write in one pass",
         builds="firmtoken.runtime.kernels.head_writes:qk_norm_builds",
         constants=(("warps", 4),),
+        computed=(("early", "early_start"),),
     ),
 )

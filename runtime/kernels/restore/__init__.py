@@ -4,7 +4,7 @@ For each (snapshot slot or -1, live, shadow) of batch.moves: that row of snaps (
 to both slots. `snaps` is absent where a plan keeps no snapshots; every move is -1 then.
 """
 
-from firmtoken.compiler.cards import KernelCard, planned_gpu_card
+from firmtoken.compiler.cards import KernelCard, gpu_card
 
 CARDS = (
     KernelCard(
@@ -17,13 +17,16 @@ CARDS = (
         rank=1,
         because="plain torch, the only one on this device",
     ),
-    planned_gpu_card(
+    gpu_card(
         op="restore",
-        name="copy_engine",
+        name="triton",
+        entry="firmtoken.runtime.kernels.restore.triton_slots:restore",
         phases=("decode", "prefill"),
-        formats=("bf16", "fp32"),
+        formats=("bf16",),
         rank=1,
-        because="DMA from pinned memory",
-        requires=(),
+        because="one launch for all sequences of a prompt's graph, reads pinned memory",
+        builds="firmtoken.runtime.kernels.restore.slot_states:restore_builds",
+        constants=(("block", 4096), ("warps", 8)),
+        computed=(("conv_words", "conv_words"), ("recurrent_words", "recurrent_words")),
     ),
 )

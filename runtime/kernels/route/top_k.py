@@ -108,7 +108,7 @@ def choose(
     score = tl.load(row_ptr + expert, mask=known, other=0.0, cache_modifier=".cg")
     if SIGMOID:
         score = tl.sigmoid(score) + tl.load(bias_ptr + expert, mask=known, other=0.0)
-    order = tl.where(known, _ordered(score.to(tl.int32, bitcast=True)), LOWEST)
+    order = tl.where(known, ordered(score.to(tl.int32, bitcast=True)), LOWEST)
     ids = tl.zeros(place.shape, tl.int32)
     orders = tl.full(place.shape, LOWEST, tl.int32)
     for rank in tl.static_range(CHOSEN):
@@ -122,14 +122,14 @@ def choose(
         logit = tl.load(row_ptr + ids, mask=chosen, other=0.0, cache_modifier=".cg")
         weights = tl.where(chosen, tl.sigmoid(logit), 0.0)
     else:
-        logit = _ordered(orders).to(tl.float32, bitcast=True)
+        logit = ordered(orders).to(tl.float32, bitcast=True)
         largest = tl.max(tl.where(chosen, logit, float("-inf")), axis=0)
         weights = tl.where(chosen, tl.exp(logit - largest), 0.0)
     return ids, weights / tl.sum(weights, axis=0)
 
 
 @triton.jit
-def _ordered(bits):
+def ordered(bits):
     """Bits of fp32 as int32 that compare as the numbers do, and back."""
     return bits ^ ((bits >> 31) & 0x7FFFFFFF)
 

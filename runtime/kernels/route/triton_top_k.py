@@ -14,15 +14,14 @@ def route(
     router: torch.Tensor,
     ids: torch.Tensor,
     wts: torch.Tensor,
-    logits: torch.Tensor,
-    arrived: torch.Tensor,
+    workspace: torch.Tensor,
     num_experts_per_token: int,
     experts_at_once: int,
     early: bool,
 ) -> None:
     """ids[T,k] int32 and wts[T,k] fp32 of the best experts; h and router bf16 or fp32.
 
-    Scratch: logits fp32 [T,E]; arrived int32 [T], 0 between launches.
+    `workspace`: bytes of at least T (E + 1) numbers of 4; the first T are 0 between launches.
     """
     launch_route(
         batch,
@@ -31,8 +30,7 @@ def route(
         None,
         ids,
         wts,
-        logits,
-        arrived,
+        workspace,
         chosen=num_experts_per_token,
         experts_at_once=experts_at_once,
         early=early,
@@ -46,8 +44,7 @@ def launch_route(
     bias: torch.Tensor | None,
     ids: torch.Tensor,
     wts: torch.Tensor,
-    logits: torch.Tensor,
-    arrived: torch.Tensor,
+    workspace: torch.Tensor,
     *,
     chosen: int,
     experts_at_once: int,
@@ -56,6 +53,10 @@ def launch_route(
     """By sigmoids where there is a bias (fp32 [E]), else by softmax."""
     num_rows, hidden_size = h.shape
     num_experts = router.shape[0]
+    arrived = workspace.view(torch.int32)
+    # From the end, so that batches of every size find their arrivals at the same place.
+    logits = workspace.view(torch.float32)[-num_rows * num_experts :]
+    assert arrived.numel() >= num_rows * (num_experts + 1)
     assert h.is_contiguous() and router.is_contiguous() and chosen <= num_experts
     route_rows[-(-num_experts // experts_at_once), num_rows](
         h,

@@ -5,7 +5,7 @@ divided by the sum of those k: the bias chooses and does not weigh. ids int32 [T
 [T,k]; rows from batch.real_rows on get id -1 and weight 0. The card's format is that of `router`; `bias` is fp32.
 """
 
-from firmtoken.compiler.cards import KernelCard, planned_gpu_card
+from firmtoken.compiler.cards import KernelCard, gpu_card
 
 CARDS = (
     KernelCard(
@@ -18,9 +18,11 @@ CARDS = (
         rank=1,
         because="plain torch, the only one on this device",
     ),
-    planned_gpu_card(
+    gpu_card(
         op="route_sigmoid",
         name="triton",
+        entry="firmtoken.runtime.kernels.route_sigmoid.triton_top_k:route_sigmoid",
+        workspace="route",
         phases=("decode",),
         formats=("bf16", "fp32"),
         rank=1,
@@ -29,12 +31,15 @@ CARDS = (
         constants=(("experts_at_once", 1),),
         computed=(("early", "early_start"),),
     ),
-    planned_gpu_card(
+    gpu_card(
         op="route_sigmoid",
         name="triton_tiles",
+        entry="firmtoken.runtime.kernels.route_sigmoid.triton_tiles:route_sigmoid",
         phases=("prefill",),
         formats=("bf16", "fp32"),
         rank=1,
         because="reads the router once for a tile of rows",
+        builds="firmtoken.runtime.kernels.route.tile_top_k:tile_builds",
+        constants=(("rows", 16), ("block", 64), ("warps", 4), ("stages", 3)),
     ),
 )

@@ -5,7 +5,7 @@ Reads qkv[T, Hq*D + 2*Hkv*D]: query rows, key rows, value rows. All of q is RMS-
 of each head are rotated, q[T,Hq*D] is written, and k and v to batch.token_slots of kv[2, pages, page_size, Hkv, D].
 """
 
-from firmtoken.compiler.cards import KernelCard, planned_gpu_card
+from firmtoken.compiler.cards import KernelCard, gpu_card
 
 CARDS = (
     KernelCard(
@@ -18,14 +18,16 @@ CARDS = (
         rank=1,
         because="plain torch, the only one on this device",
     ),
-    planned_gpu_card(
+    gpu_card(
         op="row_norm_rope_kv",
         name="triton",
+        entry="firmtoken.runtime.kernels.row_norm_rope_kv.triton_heads:row_norm_rope_kv",
         phases=("decode", "prefill"),
         formats=("bf16", "fp8", "fp32"),
         rank=1,
         because="norm, rotation and page write in one pass",
         builds="firmtoken.runtime.kernels.head_writes:row_norm_builds",
         constants=(("warps", 4),),
+        computed=(("early", "early_start"),),
     ),
 )

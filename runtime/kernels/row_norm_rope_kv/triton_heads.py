@@ -23,6 +23,7 @@ def row_norm_rope_kv(
     eps: float,
     page_size: int,
     warps: int,
+    early: bool,
 ) -> None:
     """q[T,Hq*D] and this launch's rows of kv[2, pages, page_size, Hkv, D], bf16 or e4m3fn; head_dim a power of two."""
     shape = HeadShape(
@@ -34,4 +35,4 @@ def row_norm_rope_kv(
         gated=False,
         whole_row=True,
     )
-    launch_heads(rows, qkv, q, kv, q_norm, k_norm, eps=eps, warps=warps, shape=shape)
+    launch_heads(rows, qkv, q, kv, q_norm, k_norm, eps=eps, warps=warps, early=early, shape=shape)

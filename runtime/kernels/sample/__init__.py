@@ -9,7 +9,7 @@ No token is drawn from a row whose largest logit is no finite number (a NaN, an 
 it gets NO_TOKEN.
 """
 
-from firmtoken.compiler.cards import KernelCard, planned_gpu_card
+from firmtoken.compiler.cards import KernelCard, gpu_card
 
 CARDS = (
     KernelCard(
@@ -22,14 +22,17 @@ CARDS = (
         rank=1,
         because="plain torch, the only one on this device",
     ),
-    planned_gpu_card(
+    gpu_card(
         op="sample",
         name="triton",
+        entry="firmtoken.runtime.kernels.sample.triton_digits:sample",
+        workspace="sample",
         phases=("decode", "prefill"),
         formats=("bf16", "fp32"),
         rank=1,
         because="on the device, no host between steps",
-        builds="firmtoken.runtime.kernels.sample.digits:sample_builds",
+        builds="firmtoken.runtime.kernels.sample.digit_builds:sample_builds",
         constants=(("chunk", 2048), ("warps", 4)),
+        computed=(("early", "early_start"),),
     ),
 )

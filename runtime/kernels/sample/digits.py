@@ -21,8 +21,7 @@ A row of a temperature below `MIN_TEMPERATURE` is arg-max and skips all between 
 import triton
 import triton.language as tl
 
-from firmtoken.runtime.kernels.builds import Build, Launch
-from firmtoken.runtime.kernels.sample.no_token import NO_TOKEN
+from firmtoken.runtime.kernels.early_start import start_next_after_last
 from firmtoken.runtime.kernels.sample.weights import (
     kept_weight_of,
     key_of,
@@ -42,8 +41,19 @@ INTEGERS = ("width", "stride", "num_chunks")
 
 
 @triton.jit(do_not_specialize=INTEGERS)
-def find_peaks(logits_ptr, peaks_ptr, ids_ptr, width, stride, num_chunks, CHUNK: tl.constexpr):
+def find_peaks(
+    logits_ptr,
+    peaks_ptr,
+    ids_ptr,
+    width,
+    stride,
+    num_chunks,
+    CHUNK: tl.constexpr,
+    EARLY: tl.constexpr,
+):
     """Program (c, s): the largest logit of chunk c of row s, NaN above all, and the first id that has it."""
+    if EARLY:
+        start_next_after_last()
     row = tl.program_id(1)
     index = tl.program_id(0) * CHUNK + tl.arange(0, CHUNK)
     x = tl.load(
@@ -77,11 +87,14 @@ def narrow(
     WEIGHTS: tl.constexpr,
     CHUNK: tl.constexpr,
     CHUNKS: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """Program (c, s): what chunk c of row s has at each of the 16 values of a digit, of counts or of WEIGHTS.
 
     `digit`: 0 is the highest four bits. `launch` counts these launches: its last bit says which half is written.
     """
+    if EARLY:
+        start_next_after_last()
     chunk = tl.program_id(0)
     row = tl.program_id(1)
     top_k = tl.load(top_k_ptr + row)
@@ -179,8 +192,11 @@ def keep(
     num_rows,
     CHUNK: tl.constexpr,
     CHUNKS: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """Program (c, s): the weight above the thresholds in chunk c of row s, and how many equals of the lowest kept."""
+    if EARLY:
+        start_next_after_last()
     chunk = tl.program_id(0)
     row = tl.program_id(1)
     top_k = tl.load(top_k_ptr + row)
@@ -228,8 +244,11 @@ def pick(
     NO_TOKEN: tl.constexpr,
     CHUNK: tl.constexpr,
     CHUNKS: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """Program s: the token of row s."""
+    if EARLY:
+        start_next_after_last()
     row = tl.program_id(0)
     chunk = tl.arange(0, CHUNKS)
     peaks = tl.load(
@@ -334,54 +353,3 @@ def _mark(marks_ptr, half_row, prefix, rest, top_key, equals):
     tl.store(at + 1, rest)
     tl.store(at + 2, top_key)
     tl.store(at + 3, equals)
-
-
-def sample_builds(launch: Launch, *, chunk: int, warps: int) -> tuple[Build, ...]:
-    """All launches."""
-    num_chunks = -(-launch.columns("logits") // chunk)
-    sizes = {"CHUNK": chunk, "CHUNKS": triton.next_power_of_2(num_chunks)}
-    logits = {"logits_ptr": launch.pointer("logits")}
-    peaks, ids = {"peaks_ptr": "*fp32"}, {"ids_ptr": "*i32"}
-    handed_on = {"sums_ptr": "*i64", "marks_ptr": "*i64"}
-    asked = {"temperature_ptr": "*fp32", "top_k_ptr": "*i32", "top_p_ptr": "*fp32"}
-    min_p = {"min_p_ptr": "*fp32"}
-    whole = dict.fromkeys(INTEGERS, "i32")
-    drawn = {
-        "tokens_ptr": "*i64",
-        "temperature_ptr": "*fp32",
-        **min_p,
-        "seed_ptr": "*i64",
-        "position_ptr": "*i64",
-    }
-    narrowed = {
-        **logits,
-        **peaks,
-        **handed_on,
-        **asked,
-        **whole,
-        **dict.fromkeys(("num_rows", "digit", "launch"), "i32"),
-    }
-    kept = {**logits, **peaks, **handed_on, **asked, **min_p, **whole, "num_rows": "i32"}
-    forms = (
-        ("peaks", find_peaks, {**logits, **peaks, **ids, **whole}, {"CHUNK": chunk}),
-        ("top-k", narrow, narrowed, {"WEIGHTS": False, **sizes}),
-        ("top-p", narrow, narrowed, {"WEIGHTS": True, **sizes}),
-        ("keep", keep, kept, sizes),
-        (
-            "pick",
-            pick,
-            {**logits, **peaks, **ids, **handed_on, **drawn, **whole},
-            {"NO_TOKEN": NO_TOKEN, **sizes},
-        ),
-    )
-    return tuple(
-        Build(
-            name=name,
-            function=function,
-            arguments=arguments,
-            constants=constants,
-            num_warps=warps,
-            grid=(launch.num_rows,) if name == "pick" else (num_chunks, launch.num_rows),
-        )
-        for name, function, arguments, constants in forms
-    )

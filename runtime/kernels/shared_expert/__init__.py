@@ -4,7 +4,8 @@ s[T,H] = sigmoid(h gate[1,H]^T) * down[H,I] (silu(gate rows of gate_up) * (up ro
 first.
 """
 
-from firmtoken.compiler.cards import KernelCard, planned_gpu_card
+from firmtoken.compiler.cards import KernelCard, gpu_card, planned_gpu_card
+from firmtoken.runtime.kernels.tile_shapes import TILE_SHAPES
 
 CARDS = (
     KernelCard(
@@ -17,9 +18,11 @@ CARDS = (
         rank=1,
         because="plain torch, the only one on this device",
     ),
-    planned_gpu_card(
+    gpu_card(
         op="shared_expert",
         name="triton_nvfp4",
+        entry="firmtoken.runtime.kernels.shared_expert.triton_nvfp4:shared_expert",
+        workspace="shared_expert",
         phases=("decode",),
         formats=("nvfp4",),
         rank=1,
@@ -30,20 +33,25 @@ CARDS = (
             ("gate_up_lanes", 32),
             ("gate_up_outputs", 2),
             ("down_warps", 1),
+            ("down_outputs", 4),
         ),
         computed=(
             ("down_lanes", "down_lanes"),
-            ("down_outputs", "down_outputs"),
             ("early", "early_start"),
         ),
     ),
-    planned_gpu_card(
+    gpu_card(
         op="shared_expert",
         name="triton_nvfp4_tiles",
+        entry="firmtoken.runtime.kernels.shared_expert.triton_nvfp4_tiles:shared_expert",
         phases=("prefill",),
         formats=("nvfp4",),
         rank=1,
         because="decodes weights once for a tile of rows",
+        builds="firmtoken.runtime.kernels.shared_expert.nvfp4_many:shared_expert_builds",
+        constants=TILE_SHAPES,
+        computed=(("large_stages", "large_tile_stages"), ("quads", "quads")),
+        workspace="operand_order",
     ),
     planned_gpu_card(
         op="shared_expert",

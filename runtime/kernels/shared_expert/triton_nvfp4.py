@@ -3,7 +3,7 @@
 import torch
 
 from firmtoken.runtime.kernels.device_rows import DeviceRows
-from firmtoken.runtime.kernels.linear.triton_nvfp4 import PackedMatrix
+from firmtoken.runtime.kernels.matrices import PackedMatrix
 from firmtoken.runtime.kernels.moe_down.triton_nvfp4 import SharedDown, launch_down
 from firmtoken.runtime.kernels.moe_gate_up.triton_nvfp4 import SharedGateUp, launch_gate_up
 
@@ -16,8 +16,7 @@ def shared_expert(
     down: PackedMatrix,
     gate: torch.Tensor,
     s: torch.Tensor,
-    a: torch.Tensor,
-    share: torch.Tensor,
+    workspace: torch.Tensor,
     gate_up_warps: int,
     gate_up_lanes: int,
     gate_up_outputs: int,
@@ -26,7 +25,14 @@ def shared_expert(
     down_outputs: int,
     early: bool,
 ) -> None:
-    """s[T,H] = sigmoid(gate h) * down(silu(gate rows h) * (up rows h)); `a` [T,I] and `share` fp32 [T] are scratch."""
+    """s[T,H] = sigmoid(gate h) * down(silu(gate rows h) * (up rows h)).
+
+    `workspace`: bytes; of T rows of I numbers as in h, from the end of T fp32.
+    """
+    num_rows, width = h.shape[0], gate_up.packed.shape[0] // 2
+    share = workspace[-4 * num_rows :].view(torch.float32)
+    a = workspace.view(h.dtype)[: num_rows * width].view(num_rows, width)
+    assert workspace.numel() >= num_rows * (width * h.element_size() + 4)
     # There is no pair, so nothing is read from an arena; pointers must still be given.
     arena = gate_up.packed
     launch_gate_up(

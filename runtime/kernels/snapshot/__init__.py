@@ -4,7 +4,7 @@ For each (state slot, snapshot slot) of batch.moves: the conv state's elements, 
 row of snaps fp32 [snapshot slots, conv elements + recurrent elements].
 """
 
-from firmtoken.compiler.cards import KernelCard, planned_gpu_card
+from firmtoken.compiler.cards import KernelCard, gpu_card
 
 CARDS = (
     KernelCard(
@@ -17,9 +17,10 @@ CARDS = (
         rank=1,
         because="plain torch, the only one on this device",
     ),
-    planned_gpu_card(
+    gpu_card(
         op="snapshot",
         name="copy_engine",
+        entry="firmtoken.runtime.kernels.snapshot.copy_engine:snapshot",
         phases=("decode", "prefill"),
         formats=("bf16", "fp32"),
         rank=1,

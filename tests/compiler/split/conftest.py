@@ -46,7 +46,7 @@ def tensor(name: str, num_bytes: int, *, read_by_decode: bool = True) -> TensorF
         shape=(num_bytes,),
         dtype="u8",
         bytes=num_bytes,
-        sources=(),
+        parts=(),
         read_by_decode=read_by_decode,
     )
 
@@ -139,6 +139,7 @@ def candidates_of(case: Case) -> Candidates:
         host_input_bytes=524_288,
         table_bytes=0,
         launches=case.launches,
+        prefill_launches=0,
     )
     offload = replace(
         resident,

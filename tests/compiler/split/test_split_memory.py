@@ -53,7 +53,7 @@ def test_the_lines_of_a_4090_are_those_of_the_table(split_of: Splits) -> None:
     assert line(split, "states") == 9 * 64_389_120
     assert line(split, "activations") == 174_063_616
     assert line(split, "cuda_context") == 629_145_600
-    assert line(split, "graphs") == 3 * 496 * 16_384
+    assert line(split, "graphs") == 3 * 496 * 4_096
     assert line(split, "margin") == 134_217_728
     assert line(split, "experts.cache") == 10_240 * 1_769_728
     assert line(split, "parked_hidden") == 0

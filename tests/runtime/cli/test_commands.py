@@ -179,7 +179,7 @@ def test_plan_loads_no_server() -> None:
     assert (done.returncode, done.stderr) == (0, "[]\n")
 
 
-@pytest.mark.parametrize("missing", ["uvicorn", "litestar", "torch", "safetensors"])
+@pytest.mark.parametrize("missing", ["uvicorn", "litestar", "torch", "numpy"])
 @pytest.mark.parametrize("command", ["run", "bench"])
 def test_a_base_install_says_what_serving_needs(command: str, missing: str) -> None:
     code = (

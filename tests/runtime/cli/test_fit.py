@@ -8,7 +8,7 @@ import pytest
 from firmtoken.runtime.cli.compiled import compile_argument
 from firmtoken.runtime.cli.failure import Failure
 from firmtoken.runtime.cli.fit import require_fit
-from firmtoken.runtime.cli.this_machine import available_bytes
+from firmtoken.runtime.cli.this_machine import available_bytes, has_nvidia_gpu
 
 GIB = 2**30
 MIB = 2**20
@@ -82,8 +82,8 @@ def test_all_that_is_missing_is_said_at_once(tmp_path: Path) -> None:
         require_fit(compile_argument("4090-qwen", ()), root=machine(tmp_path, free=GIB))
     assert failure.value.exit_code == 3
     lines = failure.value.text.splitlines()
-    assert lines[0].startswith("the plan `4090-qwen` cannot run yet")
-    assert lines[1].startswith("  hint: this version runs CPU profiles only")
+    assert lines[0].startswith("this machine has no NVIDIA GPU, and the plan `4090-qwen` needs one")
+    assert lines[1].startswith("  hint: run it where that GPU is")
     assert lines[2].endswith("GiB of host memory, 1.00 GiB are free")
 
 
@@ -103,3 +103,16 @@ def test_every_limit_above_the_process_counts(tmp_path: Path) -> None:
     limit(root / "sys/fs/cgroup/a/b", str(4 * GIB), used=0, reclaimable=0)
     limit(root / "sys/fs/cgroup/a", str(3 * GIB), used=0, reclaimable=0)
     assert available_bytes(root) == 3 * GIB
+
+
+@pytest.mark.parametrize(
+    "shown", ["proc/driver/nvidia/gpus/0000:01:00.0", "dev/nvidia0", "dev/dxg"]
+)
+def test_a_gpu_is_seen_natively_by_its_device_alone_and_through_wsl(
+    tmp_path: Path, shown: str
+) -> None:
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev/nvidiactl").touch()  # the driver's own: it shows no GPU
+    assert not has_nvidia_gpu(tmp_path)
+    (tmp_path / shown).mkdir(parents=True)
+    assert has_nvidia_gpu(tmp_path)

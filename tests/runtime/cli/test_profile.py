@@ -21,4 +21,4 @@ def test_a_model_file_is_printed_without_torch() -> None:
 def test_what_cannot_be_served_is_2_with_the_reason_and_prints_nothing() -> None:
     done = python("-c", SCRIPT, "profile", "model", str(CONFIGS / "MiniMax-M2.5"))
     assert (done.returncode, done.stdout) == (2, "")
-    assert "found `quant_method: fp8`\n  hint: use a ModelOpt export" in done.stderr
+    assert "found `quant_method: fp8`\n  hint: use an export of ModelOpt" in done.stderr

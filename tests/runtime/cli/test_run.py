@@ -167,11 +167,17 @@ def test_a_gpu_profile_here_shows_its_context_and_what_is_missing(start: Start) 
     process = start({}, "4090-qwen")
     assert process.exit_code() == 3
     assert process.output[0].startswith("effective context ")
-    assert process.errors[0].startswith("the plan `4090-qwen` cannot run yet")
+    assert process.errors[0].startswith("this machine has no NVIDIA GPU, and the plan `4090-qwen`")
+    assert process.errors[1].startswith("  hint: run it where that GPU is and its driver is loaded")
+
+
+def test_a_plan_that_no_machine_can_run_yet_names_what_is_missing(start: Start) -> None:
+    process = start({}, "4090-minimax")
+    assert process.exit_code() == 3
     assert (
-        process.errors[1]
-        == "  hint: this version runs CPU profiles only, such as `ft run tiny-cpu`\n"
+        "cannot run yet: no kernel is written for `admit`, `fetch`, `resolve`" in process.errors[0]
     )
+    assert process.errors[1].startswith("  hint: this version runs GPU plans whose experts are all")
 
 
 def test_a_wrong_profile_is_told_with_its_place(start: Start, tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ def unit(
     program: tuple[str, ...] = ("/venv/bin/ft",),
     profile: str = "/home/me/mine.yaml",
     lock: Path | None = None,
+    yes: bool = False,
     debug: bool = False,
     folder: str = "/home/me",
     environ: Mapping[str, str] | None = None,
@@ -35,6 +36,7 @@ def unit(
         profile=profile,
         overrides=overrides,
         lock=lock,
+        yes=yes,
         debug=debug,
         folder=Path(folder),
         environ=environ or {},
@@ -107,6 +109,7 @@ def test_the_profile_is_checked_first_and_nothing_is_started(tmp_path: Path) -> 
             ("serving.requests=256", "serving.context=32k"),
             locked=False,
             lock=None,
+            yes=False,
             debug=False,
         )
     assert failure.value.exit_code == 3
@@ -127,8 +130,13 @@ def test_a_lock_is_part_of_the_command() -> None:
     assert command.endswith(' --set a=b --locked --lock "/home/me/my lock.json"')
 
 
+def test_consent_to_a_download_is_part_of_the_command() -> None:
+    command = value(unit("a=b", yes=True), "ExecStart")
+    assert command.endswith(" --set a=b --yes")
+
+
 def test_a_shipped_profile_keeps_its_name(capsys: pytest.CaptureFixture[str]) -> None:
-    assert print_service("tiny-cpu", (), locked=False, lock=None, debug=False) == 0
+    assert print_service("tiny-cpu", (), locked=False, lock=None, yes=False, debug=False) == 0
     assert value(capsys.readouterr().out, "ExecStart").endswith(" run ft:tiny-cpu")
 
 

@@ -20,12 +20,11 @@ from firmtoken.compiler.plan_json import plan_from_json, plan_to_json
 from firmtoken.compiler.program import Value
 from firmtoken.compiler.verify import verify
 from firmtoken.runtime.engine.engine import Engine
-from firmtoken.runtime.engine.loading import checkpoint_folder, load_weights
+from firmtoken.runtime.engine.loading import inventory_of, load_weights
 from firmtoken.runtime.engine.messages import Add, Admitted, Done, Log, Sampling, Tokens, Up
 from firmtoken.runtime.engine.program import Interpreter
 from firmtoken.runtime.kernels import CARDS
 from firmtoken.runtime.memory.arena import Arena
-from firmtoken.runtime.weights.preflight import preflight
 from firmtoken.schema.load import load_profile
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -145,8 +144,7 @@ def start() -> Iterator[Callable[..., Running]]:
         verify(plan)
         interpreter = Interpreter(plan, Arena(plan.spaces, {}))
         running.append(interpreter)
-        inventory = preflight(plan, checkpoint_folder(plan))
-        load_weights(plan, interpreter, inventory, lambda *_: None)
+        load_weights(plan, interpreter, inventory_of(plan), lambda *_: None)
         return Running(plan, interpreter)
 
     yield make

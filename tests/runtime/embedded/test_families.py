@@ -1,129 +1,82 @@
-"""A checkpoint of each family as transformers saves it: `ft profile model`, plan, load, and transformers' logits."""
+"""A checkpoint of each family as transformers saves it, through profile, plan and load: transformers' logits (D19)."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from transformers import (
-    MiniMaxM2Config,
-    MiniMaxM2ForCausalLM,
-    Qwen3_5MoeForCausalLM,
-    Qwen3_5MoeTextConfig,
-    Qwen3MoeConfig,
-    Qwen3MoeForCausalLM,
-)
+from tests.runtime.embedded.pairs import Pair, own_difference, random_tokens
+from tests.runtime.embedded.tiny_models import FAMILIES, tiny_model
 
+from firmtoken.compiler.program import Value
 from firmtoken.runtime.cli.profile import make_model_profile
 
-LENGTHS = (1, 65, 130)
-DECODE_STEPS = 6
-BASE = {
-    "vocab_size": 512,
-    "hidden_size": 128,
-    "num_experts_per_tok": 2,
-    "max_position_embeddings": 4096,
-    "initializer_range": 0.05,
-    "bos_token_id": None,
-    "eos_token_id": None,
-}
+LENGTHS = (1, 63, 64, 65, 127, 128, 129, 300)
+DECODE_STEPS = 40
+STATES = ("conv_state", "recurrent_state")
+TOKENS = random_tokens(max(LENGTHS))
 
 
-def qwen3_5_moe() -> Qwen3_5MoeForCausalLM:
-    config = Qwen3_5MoeTextConfig(
-        **BASE,
-        num_hidden_layers=4,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=64,
-        linear_num_key_heads=2,
-        linear_num_value_heads=4,
-        linear_key_head_dim=32,
-        linear_value_head_dim=32,
-        num_experts=8,
-        moe_intermediate_size=64,
-        shared_expert_intermediate_size=64,
-        rope_parameters={
-            "rope_type": "default",
-            "rope_theta": 1e7,
-            "partial_rotary_factor": 0.25,
-            "mrope_section": [3, 3, 2],
-            "mrope_interleaved": True,
-        },
-    )
-    return Qwen3_5MoeForCausalLM(eager(config))
+@pytest.fixture(scope="module", params=FAMILIES)
+def saved(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A family's model, and the model profile that `ft profile model` writes of its checkpoint."""
+    folder = tmp_path_factory.mktemp(request.param)
+    model = tiny_model(request.param)
+    model.save_pretrained(folder / "checkpoint")
+    assert make_model_profile(str(folder / "checkpoint"), output=str(folder / "model.yaml")) == 0
+    return model, folder / "model.yaml"
 
 
-def qwen3_moe() -> Qwen3MoeForCausalLM:
-    config = Qwen3MoeConfig(
-        **BASE,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=32,
-        num_experts=8,
-        intermediate_size=256,
-        moe_intermediate_size=64,
-        norm_topk_prob=True,
-        rope_parameters={"rope_type": "default", "rope_theta": 1e6},
-    )
-    return Qwen3MoeForCausalLM(eager(config))
+@pytest.fixture(scope="module", params=["auto", "10"], ids=["resident", "offloaded"])
+def pair(request: pytest.FixtureRequest, saved: Any, start: Callable[..., Any]) -> Pair:
+    model, file = saved
+    slots = f"experts.slots={request.param}"
+    running = start("tiny-cpu", f"model={file}", slots, "serving.context=1k")
+    placement = "resident" if request.param == "auto" else "offload"
+    assert running.plan.experts.placement == placement
+    return Pair(model=model, running=running, own_difference=own_difference(model, TOKENS))
 
 
-def minimax_m2() -> MiniMaxM2ForCausalLM:
-    config = MiniMaxM2Config(
-        **BASE,
-        num_hidden_layers=2,
-        num_attention_heads=6,
-        num_key_value_heads=2,
-        head_dim=32,
-        num_local_experts=8,
-        intermediate_size=64,
-        rope_theta=5e6,
-        rotary_dim=16,
-    )
-    return MiniMaxM2ForCausalLM(eager(config))
+@pytest.mark.parametrize("length", LENGTHS)
+def test_logits_equal_transformers(pair: Pair, length: int) -> None:
+    assert pair.excess_alone(length, TOKENS[:length], DECODE_STEPS) <= 1
 
 
-def eager(config: Any) -> Any:  # transformers' configs share no useful type
-    config._attn_implementation = config._experts_implementation = "eager"
-    return config
-
-
-def perturbed(model: Any) -> Any:
-    """Norms and biases begin at values that hide whether they are used (facts/models.md 6.3)."""
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if "norm" in name:
-                parameter.add_(0.1 * torch.randn_like(parameter))
-            if name.endswith("dt_bias"):
-                parameter.add_(0.5 * torch.randn_like(parameter))
-        for name, buffer in model.named_buffers():
-            if name.endswith("e_score_correction_bias"):
-                buffer.copy_(0.3 * torch.randn_like(buffer))
-    return model.float().eval()
-
-
-@pytest.mark.parametrize("slots", ["auto", "10"], ids=["resident", "offloaded"])
-@pytest.mark.parametrize("build", [qwen3_5_moe, qwen3_moe, minimax_m2])
-def test_logits_equal_transformers(
-    build: Callable[[], Any], slots: str, tmp_path: Path, start: Callable[..., Any]
+def test_logits_of_unequal_lengths_in_one_batch_equal_transformers(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    torch.manual_seed(0)
-    model = perturbed(build())
-    model.save_pretrained(tmp_path / "checkpoint")
-    file = tmp_path / "model.yaml"
-    assert make_model_profile(str(tmp_path / "checkpoint"), output=str(file)) == 0
-    running = start("tiny-cpu", f"model={file}", f"experts.slots={slots}", "serving.context=1k")
-    assert running.plan.experts.placement == ("resident" if slots == "auto" else "offload")
+    running, engine = pair.running, pair.running.engine
+    logits: dict[int, list[torch.Tensor]] = {}
+    sizes = set()
+    run = engine._run_decode
 
-    generator = torch.Generator().manual_seed(5)
-    tokens = torch.randint(0, 512, (max(LENGTHS),), generator=generator).tolist()
-    for length in LENGTHS:
-        found = running.logits_alone(length, tokens[:length], 1 + DECODE_STEPS)
-        text = running.text(length)
-        with torch.inference_mode():
-            ids = torch.tensor([[*tokens[:length], *text[:-1]]])
-            wanted = model(ids).logits[0, length - 1 :]
-        torch.testing.assert_close(found, wanted, rtol=0, atol=1e-4)
+    def run_and_keep(decode: Any) -> None:
+        run(decode)
+        rows = running.interpreter.views.tensor(Value("decode.logits"))
+        for row, sequence in enumerate(decode.sequences):
+            logits.setdefault(sequence.request_id, []).append(rows[row].clone())
+        sizes.add(len(decode.sequences))
+
+    monkeypatch.setattr(engine, "_run_decode", run_and_keep)
+    running.messages.clear()
+    prompts = {500 + length: TOKENS[-length:] for length in (1, 65, 130, 299)}
+    for request_id, prompt in prompts.items():
+        running.add(request_id, prompt, 13)
+    running.drain()
+    assert 4 in sizes
+    texts = running.texts()
+    for request_id, prompt in prompts.items():
+        text = texts[request_id]
+        found = torch.stack(logits[request_id])
+        assert pair.excess(found, [*prompt, text[0]], text[1:]) <= 1
+
+
+def test_what_an_earlier_request_left_in_slots_and_pages_changes_nothing(pair: Pair) -> None:
+    running = pair.running
+    views, kinds = running.interpreter.views, running.plan.model.layer_kinds
+    with torch.inference_mode():
+        for layer, kind in enumerate(kinds):
+            for name in STATES if kind == "linear" else ("kv",):
+                views.tensor(Value(name, (layer, 0))).fill_(3.0)
+    # Not the beginning of an earlier prompt: the prefix cache has pages of those.
+    assert pair.excess_alone(900, TOKENS[100:170], 5) <= 1

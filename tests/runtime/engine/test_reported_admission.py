@@ -22,6 +22,7 @@ LIMITS = Limits(
     max_num_seqs=2,
     prefill_span=64,
     graph_batch_sizes=(1, 2),
+    prefill_graph_rows=(),
     offload=False,
     on_demand_cold=0,
     on_demand_warm=0,

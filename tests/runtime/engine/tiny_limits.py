@@ -14,6 +14,7 @@ TINY = Limits(
     max_num_seqs=3,
     prefill_span=16,
     graph_batch_sizes=(1, 2, 3),
+    prefill_graph_rows=(),
     offload=True,
     on_demand_cold=4,
     on_demand_warm=8,

@@ -8,7 +8,7 @@ its products of bf16 are wrong, so keys and values are fp16 here; tests/device/m
 
 import sys
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import torch
 
@@ -21,8 +21,8 @@ from firmtoken.runtime.kernels.gdn.torch_recurrent import gdn as reference_gdn
 from firmtoken.runtime.kernels.gdn.triton_step import gdn
 from firmtoken.runtime.kernels.linear.launch_products import Tuning
 from firmtoken.runtime.kernels.linear.triton_bf16 import linear as linear_bf16
-from firmtoken.runtime.kernels.linear.triton_fp8 import CodedMatrix
 from firmtoken.runtime.kernels.linear.triton_fp8 import linear as linear_fp8
+from firmtoken.runtime.kernels.matrices import CodedMatrix
 from firmtoken.runtime.kernels.qk_norm_rope_kv.reference import (
     qk_norm_rope_kv as reference_qk_norm,
 )
@@ -33,7 +33,7 @@ from firmtoken.runtime.kernels.row_norm_rope_kv.reference import (
 from firmtoken.runtime.kernels.row_norm_rope_kv.triton_heads import row_norm_rope_kv
 from firmtoken.runtime.kernels.sample.device_draws import DeviceDraws
 from firmtoken.runtime.kernels.sample.reference import sample as reference_sample
-from firmtoken.runtime.kernels.sample.triton_digits import SampleWorkspace, sample
+from firmtoken.runtime.kernels.sample.triton_digits import sample
 
 NUM_PAGES = 24
 
@@ -100,7 +100,9 @@ def close(found: torch.Tensor, wanted: torch.Tensor, bound: float) -> None:
 def check_linear() -> None:
     """Joined parts with their own scales, a tail in 16 bits, codes of all kinds, odd rows; both ways to decode."""
     width = 528
-    tuning = Tuning(few=3, outputs=4, unroll=2, tile_outputs=4, tile_warps=1, block=64, stages=2)
+    tuning = Tuning(
+        few=3, outputs=2, unroll=2, tile_outputs=4, tile_warps=1, block=64, stages=2, early=False
+    )
     codes = torch.randint(0, 254, (44, width), dtype=torch.int32)
     codes = (codes + (codes >= 127)).to(torch.uint8).view(torch.float8_e4m3fn)
     for num_rows, dtype in (
@@ -121,10 +123,10 @@ def check_linear() -> None:
         x = torch.randn(num_rows, width + 16).to(dtype)[:, 8 : width + 8]
         for fp8_units in (False, True):
             y = torch.full((num_rows, 47), torch.nan)
-            linear_fp8(None, x=x, w=w, y=y, fp8_units=fp8_units, tuning=tuning)
+            linear_fp8(None, x=x, w=w, y=y, fp8_units=fp8_units, **asdict(tuning))
             close(y, x.double() @ torch.cat((coded, w.tail.double())).T, 1e-6)
         y = torch.full((num_rows, 3), torch.nan)
-        linear_bf16(None, x=x, w=w.tail, y=y, tuning=tuning)
+        linear_bf16(None, x=x, w=w.tail, y=y, **asdict(tuning))
         close(y, x.double() @ w.tail.double().T, 1e-6)
 
 
@@ -163,6 +165,7 @@ def check_gdn() -> None:
             **shape,
             columns=8,
             warps=4,
+            early=False,
         )
         reference_gdn(
             batch,
@@ -200,11 +203,11 @@ def check_heads() -> None:
         kv, wanted_kv = (torch.full((2, NUM_PAGES, 4, 2, 32), 7.0) for _ in range(2))
         given = {"qkv": qkv, "q_norm": q_norm, "k_norm": k_norm, **shape, **more}
         reference(batch, q=wanted_q, kv=wanted_kv, **given)
-        kernel(rows, q=q, kv=kv, **given, warps=1)
+        kernel(rows, q=q, kv=kv, **given, warps=1, early=False)
         close(q, wanted_q, 2e-6)
         close(kv, wanted_kv, 2e-6)
         coded = torch.full(kv.shape, 7.0).to(torch.float8_e4m3fn)
-        kernel(rows, q=q, kv=coded, **given, warps=1)
+        kernel(rows, q=q, kv=coded, **given, warps=1, early=False)
         wanted_codes = wanted_kv.to(torch.float8_e4m3fn).view(torch.uint8).int()
         differ = coded.view(torch.uint8).int() != wanted_codes
         assert differ.float().mean() < 0.001, differ.sum()
@@ -240,6 +243,7 @@ def check_encode() -> None:
         gated=False,
         page_size=1,
         warps=1,
+        early=False,
     )
     wanted = values.clamp(-448, 448).to(torch.float8_e4m3fn)
     found = kv[1].view(num_rows, 32)
@@ -289,6 +293,7 @@ def check_attention() -> None:
                 columns=16,
                 warps=1,
                 stages=2,
+                early=False,
             )
             close(found, wanted, 2e-3)
             assert not found[3].any()
@@ -312,24 +317,19 @@ def check_sample() -> None:
         )
         for row in range(num_rows)
     )
-    batch = batches((1,), 64)[0]
+    batch, rows = batches((1,), 64)
     wanted, found = (torch.full((num_rows,), -7) for _ in range(2))
     reference_sample(replace(batch, draws=draws), logits=logits, tokens=wanted)
     chunks = -(-width // chunk)
-    workspace = SampleWorkspace(
-        peaks=torch.full((num_rows, chunks), torch.nan),
-        ids=torch.full((num_rows, chunks), -1, dtype=torch.int32),
-        sums=torch.full((2, num_rows, chunks, 16), -(10**15)),
-        marks=torch.full((2, num_rows, 4), -(10**15)),
-    )
+    workspace = torch.full((num_rows * (chunks * 33 + 8),), -(10**15))
     sample(
-        None,
+        replace(rows, draws=device_draws(draws)),
         logits=logits,
         tokens=found,
-        draws=device_draws(draws),
         workspace=workspace,
         chunk=chunk,
         warps=4,
+        early=False,
     )
     assert found.tolist() == wanted.tolist()
 

@@ -17,10 +17,10 @@ from firmtoken.runtime.kernels.add_norm.triton_rows import add_norm
 from firmtoken.runtime.kernels.combine.triton_rows import combine
 from firmtoken.runtime.kernels.device_rows import DeviceRows
 from firmtoken.runtime.kernels.expert_slots import ExpertArena, ExpertSlots, make_arena
-from firmtoken.runtime.kernels.linear.triton_nvfp4 import PackedMatrix
+from firmtoken.runtime.kernels.matrices import PackedMatrix
 from firmtoken.runtime.kernels.moe_down.triton_nvfp4 import SharedDown, moe_down, moe_down_combine
 from firmtoken.runtime.kernels.moe_gate_up.torch_nvfp4 import decode_gate_up
-from firmtoken.runtime.kernels.moe_gate_up.triton_nvfp4 import SharedGateUp, moe_gate_up
+from firmtoken.runtime.kernels.moe_gate_up.triton_nvfp4 import moe_gate_up
 from firmtoken.runtime.kernels.nvfp4 import dequantise
 from firmtoken.runtime.kernels.route.triton_norm_top_k import add_norm_route
 from firmtoken.runtime.kernels.route.triton_top_k import route
@@ -114,10 +114,11 @@ def wanted_rows(arena: ExpertArena, a: torch.Tensor) -> torch.Tensor:
 class SharedExpert:
     """Random weights, and what they make of x."""
 
-    def __init__(self, x: torch.Tensor) -> None:
-        self.gate_up = random_matrix(2 * SHARED, HIDDEN, 2)
-        self.down = random_matrix(HIDDEN, SHARED, 1)
-        self.gate = 0.1 * torch.randn(1, HIDDEN)
+    def __init__(self, x: torch.Tensor, width: int = SHARED) -> None:
+        hidden = x.shape[1]
+        self.gate_up = random_matrix(2 * width, hidden, 2)
+        self.down = random_matrix(hidden, width, 1)
+        self.gate = 0.1 * torch.randn(1, hidden)
         gated, up = (x @ weights(self.gate_up).T).chunk(2, dim=1)
         self.wanted_a = silu(gated) * up
         self.share = (x @ self.gate.T).sigmoid().view(-1)
@@ -147,14 +148,15 @@ def check_shared() -> None:
     one = SharedExpert(x)
     a, shared_a = poisoned(K, WIDTH), poisoned(1, SHARED)
     share = poisoned(1)
-    shared = SharedGateUp(gate_up=one.gate_up, gate=one.gate, a=shared_a, share=share)
-    moe_gate_up(None, x=x, experts=experts, a=a, ids=ids, shared=shared, **SIZES, **UP_TILE)
+    given = {"shared_a": shared_a, "share": share}
+    up = {"shared_gate_up": one.gate_up, "shared_gate": one.gate, **given}
+    moe_gate_up(None, x=x, experts=experts, a=a, ids=ids, **up, **SIZES, **UP_TILE)
     close(a, wanted_a(experts.arena, x))
     close(shared_a, one.wanted_a)
     close(share, one.share)
     rows, s = poisoned(K, HIDDEN), poisoned(1, HIDDEN)
-    down = SharedDown(a=shared_a, share=share, down=one.down)
-    moe_down(None, a=a, experts=experts, rows=rows, ids=ids, shared=down, s=s, **SIZES, **DOWN_TILE)
+    down = {"shared_down": one.down, "s": s, **given}
+    moe_down(None, a=a, experts=experts, rows=rows, ids=ids, **down, **SIZES, **DOWN_TILE)
     close(rows, wanted_rows(experts.arena, a))
     close(s, one.wanted)
     alone = poisoned(1, HIDDEN)
@@ -165,8 +167,7 @@ def check_shared() -> None:
         down=one.down,
         gate=one.gate,
         s=alone,
-        a=poisoned(1, SHARED),
-        share=poisoned(1),
+        workspace=poisoned(SHARED + 1).view(torch.uint8),
         gate_up_warps=UP_TILE["warps"],
         gate_up_lanes=UP_TILE["lanes"],
         gate_up_outputs=UP_TILE["outputs"],
@@ -211,8 +212,8 @@ def check_router() -> None:
     router[7] = router[4]
     bias[7] = bias[4]
     h[0] = router[4]  # experts 4 and 7 are its best, and equal
-    arrived = torch.zeros(num_rows, dtype=torch.int32)
-    scratch = {"logits": poisoned(num_rows, num_experts), "arrived": arrived}
+    workspace = poisoned(num_rows * (num_experts + 1))
+    arrived = workspace.view(torch.int32)[:num_rows].zero_()
     logits = h @ router.T
     score = logits.sigmoid()
     for name, wish in (("softmax", logits), ("sigmoid", score + bias)):
@@ -223,7 +224,7 @@ def check_router() -> None:
             chosen = chosen / chosen.sum(1, keepdim=True)
         for _ in range(2):
             ids, wts = torch.full((num_rows, k), 99, dtype=torch.int32), poisoned(num_rows, k)
-            operands = {"h": h, "router": router, "ids": ids, "wts": wts, **scratch}
+            operands = {"h": h, "router": router, "ids": ids, "wts": wts, "workspace": workspace}
             constants = {"num_experts_per_token": k, "experts_at_once": 2, "early": False}
             if name == "sigmoid":
                 route_sigmoid(rows_of(2), bias=bias, **operands, **constants)

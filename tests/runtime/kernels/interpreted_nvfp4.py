@@ -11,11 +11,12 @@ from torch.nn.functional import rms_norm
 
 from firmtoken.runtime.kernels.head.triton_nvfp4 import head
 from firmtoken.runtime.kernels.linear import NVFP4_PRODUCTS
-from firmtoken.runtime.kernels.linear.triton_nvfp4 import PackedMatrix, linear
+from firmtoken.runtime.kernels.linear.triton_nvfp4 import linear
+from firmtoken.runtime.kernels.matrices import PackedMatrix
 from firmtoken.runtime.kernels.nvfp4 import dequantise
 
-BY_ROWS = {**dict(NVFP4_PRODUCTS), "few": 99}
-BY_TILES = {**dict(NVFP4_PRODUCTS), "few": 0}
+BY_ROWS = {**dict(NVFP4_PRODUCTS), "few": 99, "early": False}
+BY_TILES = {**dict(NVFP4_PRODUCTS), "few": 0, "early": False}
 NOT_A_NUMBER = (127, 255)
 GUARD = 16
 

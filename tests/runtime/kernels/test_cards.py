@@ -5,7 +5,7 @@ import inspect
 import pytest
 
 from firmtoken.compiler.cards import KernelCard
-from firmtoken.compiler.ops import OP_NAMES, find_op
+from firmtoken.compiler.ops import OP_NAMES, SHARED_OPERANDS, find_op
 from firmtoken.runtime.kernels import CARDS, load_entry
 
 READY = [card for card in CARDS if card.status == "ready"]
@@ -41,6 +41,7 @@ CONSTANTS = {
     },
     "route": {"num_experts_per_token"},
     "route_sigmoid": {"num_experts_per_token"},
+    "prescribe": {"conversation"},
     "admit": {"num_experts"},
     "moe_gate_up": {"hidden_size", "expert_width", "num_experts_per_token"},
     "moe_down": {"hidden_size", "expert_width", "num_experts_per_token"},
@@ -56,21 +57,51 @@ def title(card: KernelCard) -> str:
 def test_a_ready_kernel_takes_the_operands_of_its_op_and_its_constants(card: KernelCard) -> None:
     op = find_op(card.op)
     operands = {*op.reads, *op.writes, *op.weights, *op.addresses}
+    if not card.takes_shared:
+        operands -= {f"{name}?" for name in SHARED_OPERANDS.get(card.op, ())}
     optional = {name.rstrip("?") for name in operands if name.endswith("?")}
     parameters = inspect.signature(load_entry(card.entry)).parameters
-    assert next(iter(parameters)) == "batch"
+    # A name of its own keeps it apart from the operand `rows` of some ops.
+    assert next(iter(parameters)) in ("batch", "rows")
     keywords = {
         name: parameter.default is None
         for name, parameter in parameters.items()
         if parameter.kind is inspect.Parameter.KEYWORD_ONLY
     }
     named = {name.rstrip("?") for name in operands}
-    wanted = named | CONSTANTS.get(card.op, set()) | set(op.indices)
-    assert keywords.keys() == wanted
-    always_written = {name for name in op.writes if not name.endswith("?")}
+    own = {name for name, _ in (*card.constants, *card.computed)}
+    if "workspace" in keywords:
+        assert card.workspace
+        own.add("workspace")
+    wanted = named | CONSTANTS.get(card.op, set()) | set(op.indices) | own
+    if any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values()):
+        wanted -= own - keywords.keys()  # it hands its constants on by name
     given = {name for name, is_optional in keywords.items() if is_optional}
-    assert set(op.indices) <= given <= optional | set(op.indices)
+    if (
+        "cuda" in card.devices
+    ):  # it may leave out what no plan of a GPU gives it, and need what all of them do
+        wanted -= (optional | set(op.indices)) - keywords.keys()
+    else:
+        assert set(op.indices) <= given
+    assert keywords.keys() == wanted
+    assert given <= optional | set(op.indices)
+    always_written = {name for name in op.writes if not name.endswith("?")}
     assert not {name for name in always_written if keywords[name]}
+
+
+def test_kernels_that_agree_on_an_order_of_columns_come_in_pairs() -> None:
+    """What one of them writes no other can read: there must be nothing to choose."""
+    names = [
+        [
+            card.name
+            for card in CARDS
+            if (card.op, card.devices, card.phases) == (op, ("cuda",), ("prefill",))
+            and "nvfp4" in card.formats
+            and card.status != "foreign"
+        ]
+        for op in ("moe_gate_up", "moe_down")
+    ]
+    assert names == [["triton_grouped_nvfp4"]] * 2
 
 
 def test_every_op_has_a_ready_kernel_on_the_cpu_for_each_phase_in_which_it_occurs() -> None:

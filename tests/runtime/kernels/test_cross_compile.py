@@ -74,7 +74,10 @@ def reasons(result: Result) -> list[str]:
 
 def of_card(op: str, capability: tuple[int, int], constants: dict[str, float]) -> Result:
     [card] = [card for card in CARDS if (card.op, card.name) == (op, "triton_nvfp4")]
-    return compiled(card.builds, capability, constants={**constants, **dict(card.constants)})
+    early = {"early": int(capability >= (9, 0))}
+    return compiled(
+        card.builds, capability, constants={**constants, **dict(card.constants), **early}
+    )
 
 
 @pytest.mark.parametrize("capability", [(8, 0), (8, 9)])

@@ -16,11 +16,15 @@ from firmtoken.runtime.kernels.builds import Launch
 from firmtoken.runtime.kernels.cross_compile import Request, compile_kernel, unfit
 
 KERNELS = Path(__file__).resolve().parents[3] / "runtime/kernels"
-SHARED_MEMORY = 101_376
-"""Of a block, capability 8.6, 8.9 and 12.0: the least of all."""
+SHARED_MEMORY = {(8, 0): 166_912, (9, 0): 232_448, (10, 0): 232_448}
+"""Of a block (CUDA C++ Programming Guide, technical specifications)."""
+LEAST_SHARED_MEMORY = 101_376
+"""Of the others: 8.6, 8.9 and 12.0."""
 BY_ROWS = "kernels.linear.decode=triton_bf16"
 FUSED = {"down_combine", "norm_route_rows"}
 """Two ops in one launch, faster where launches do not start early; no op of a plan is both (NOTES.md)."""
+UNPLANNED = {"store_word", "prescribe_rows"}
+"""Of a graph's position, and of a synthetic source with routes: no shipped plan names them."""
 QWEN_EXPERTS = {"hidden_size": 2048, "expert_width": 512, "num_experts_per_token": 8}
 
 
@@ -32,9 +36,10 @@ def requests(profile: str, *overrides: str) -> dict[str, Request]:
 def misfits(found: dict[str, Request]) -> dict[str, str]:
     told = {}
     for name, request in found.items():
+        memory = SHARED_MEMORY.get(request.capability, LEAST_SHARED_MEMORY)
         environ = {**os.environ, "PYTHONPATH": str(SOURCE)}
         for built in compile_kernel(request, limit_s=240, environ=environ).builds:
-            if fault := unfit(built, shared_memory_per_block=SHARED_MEMORY):
+            if fault := unfit(built, shared_memory_per_block=memory):
                 told[f"{name}, {built.name}"] = fault
     return told
 
@@ -70,7 +75,7 @@ def test_every_kernel_that_can_be_launched_is_named_by_a_card() -> None:
                 named |= {build.function.__name__ for build in builds}
     launched = launched_functions()
     assert {"gate_up_pairs", "multiply_rows", "write_heads"} <= launched
-    assert launched - named == FUSED
+    assert launched - named == FUSED | UNPLANNED
 
 
 def test_products_steps_and_experts_fit_a_card_without_fp8() -> None:
@@ -109,6 +114,15 @@ def test_all_kernels_of_a_plan_fit(profile: str, capability: tuple[int, int]) ->
 def test_products_of_bf16_weights_fit_when_they_are_asked_for() -> None:
     name = "linear triton_bf16"
     assert misfits({name: requests("4090-minimax", BY_ROWS)[name]}) == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "profile", ["3090-qwen", "4090-qwen", "h200-qwen", "5090-qwen", "4090-minimax"]
+)
+def test_attention_over_wide_pages_fits(profile: str) -> None:
+    name = "attention triton_prefill"
+    assert misfits({name: requests(profile, "cache.kv_dtype=bf16")[name]}) == {}
 
 
 @pytest.mark.slow

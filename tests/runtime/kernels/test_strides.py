@@ -11,7 +11,7 @@ from firmtoken.runtime.kernels import CARDS
 from firmtoken.runtime.kernels.batch import Batch, Draw
 from firmtoken.runtime.kernels.expert_slots import ExpertArena, ExpertSlots, make_arena
 
-H, V, ROWS, K, WIDTH, EXPERTS, PAGE, SLOTS = 32, 40, 5, 2, 16, 8, 16, 7
+H, V, ROWS, K, WIDTH, EXPERTS, PAGE, SLOTS, POSITIONS = 32, 40, 5, 2, 16, 8, 16, 7, 11
 CHANNELS = 2 * 2 * 16 + 4 * 8
 QKV, KV = (2 * 4 + 2 * 2) * 16, (2, SLOTS, PAGE, 2, 16)
 STATES = {"conv_state": (SLOTS, CHANNELS, 3), "recurrent_state": (SLOTS, 4, 16, 8)}
@@ -52,6 +52,7 @@ SHAPES: dict[str, dict[str, tuple[int, ...]]] = {
         "ids": (ROWS, K),
         "wts": (ROWS, K),
     },
+    "prescribe": {"ids": (ROWS, K), "routes": (POSITIONS, K)},
     "moe_gate_up": {"x": (ROWS, H), "ids": (ROWS, K), "a": (ROWS * K, WIDTH)},
     "moe_down": {"a": (ROWS * K, WIDTH), "ids": (ROWS, K), "rows": (ROWS * K, H)},
     "shared_expert": {
@@ -90,11 +91,12 @@ CONSTANTS: dict[str, dict[str, Any]] = {
     },
     "route": {"num_experts_per_token": K},
     "route_sigmoid": {"num_experts_per_token": K},
+    "prescribe": {"conversation": 3},
     "moe_gate_up": EXPERT,
     "moe_down": EXPERT,
     "head": {"eps": 1e-6},
 }
-INTEGERS = {"ids": torch.int32, "tokens": torch.int64}
+INTEGERS = {"ids": torch.int32, "routes": torch.int32, "tokens": torch.int64}
 CPU = [card for card in CARDS if "cpu" in card.devices and card.op not in WITHOUT]
 WILD = 12_345
 

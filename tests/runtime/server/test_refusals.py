@@ -83,9 +83,9 @@ def test_an_over_long_prompt_is_refused_before_the_stream_opens(running: Any, st
                 "the body is not JSON we read: nested too deeply",
             )
             for inner in (
-                b'}], "tools": ' + DEEP,
+                b'}], "tools": [{"a": ' + DEEP + b"}]",
                 b'}], "chat_template_kwargs": {"a": ' + DEEP + b"}",
-                b', "tool_calls": ' + DEEP + b"}]",
+                b', "tool_calls": [{"a": ' + DEEP + b"}]}]",
                 b"}, " + b"[" * 50_000 + b"]" * 50_000 + b"]",
             )
         ),
@@ -118,10 +118,10 @@ def test_an_over_long_prompt_is_refused_before_the_stream_opens(running: Any, st
             "`messages[0].content[0].type`: `image_url` is not supported",
         ),
         (
-            {"messages": [{"role": "assistant", "tool_calls": [{"id": "1"}]}]},
+            {"messages": HELLO, "chat_template_kwargs": {"tools": []}},
             "unsupported_parameter",
-            "messages[0].tool_calls",
-            "`messages[0].tool_calls` is not supported here",
+            "chat_template_kwargs.tools",
+            "`chat_template_kwargs.tools` cannot be set there",
         ),
         (
             {"messages": [*HELLO, {"role": "system", "content": "late"}]},
@@ -214,7 +214,7 @@ def test_a_value_at_its_bound_is_taken(running: Any, field: str, value: float) -
     [
         ("n", 2, 1),
         ("best_of", 2, 1),
-        ("tools", [{"type": "function"}], []),
+        ("tools", [{"type": "function", "function": {"name": "f"}}], []),
         ("tool_choice", "required", "auto"),
         ("response_format", {"type": "json_object"}, {"type": "text"}),
         ("presence_penalty", 0.5, 0),

@@ -77,13 +77,18 @@ def test_a_template_inside_the_tokenizer_config_is_used(folder: Path) -> None:
         '{"chat_template": "{{ eos_token }}", "eos_token": {"content": "<|im_end|>"}}'
     )
     template = load(folder).template
-    assert template is not None
     assert template.render([], add_generation_prompt=True, variables={}) == "<|im_end|>"
 
 
-def test_a_model_without_a_template_loads(folder: Path) -> None:
+def test_a_model_without_a_template_is_refused(folder: Path) -> None:
     (folder / "chat_template.jinja").unlink()
-    assert load(folder).template is None
+    with pytest.raises(ModelFolderFault) as fault:
+        load(folder)
+    assert str(fault.value) == (
+        f"{folder}/chat_template.jinja: no such file, "
+        "and `tokenizer_config.json` has no `chat_template`"
+    )
+    assert "copy the checkpoint's own template" in fault.value.hint
 
 
 @pytest.mark.report(47)

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import save_file
 
 from firmtoken.compiler.expert_slots import slot_bytes, slot_parts
-from firmtoken.compiler.places import Weight
+from firmtoken.compiler.places import Weight, WeightPart
 
 HIDDEN, WIDTH, HEADS, CHANNELS, VOCAB, EXPERTS = 32, 16, 4, 24, 48, 3
 KINDS = ("linear", "full", "linear")
@@ -134,7 +134,14 @@ def written(tmp_path: Path) -> Written:
     return write_checkpoint(tmp_path)
 
 
-def weight(name: str, axis: str, shape: tuple[int, ...], *sources: str, add: float = 0.0) -> Weight:
+def weight(
+    name: str,
+    axis: str,
+    shape: tuple[int, ...],
+    *sources: str,
+    rows: tuple[int, ...] = (),
+    add: float = 0.0,
+) -> Weight:
     return Weight(
         name=name,
         axis=axis,
@@ -145,6 +152,7 @@ def weight(name: str, axis: str, shape: tuple[int, ...], *sources: str, add: flo
         dtype="fp32",
         shape=shape,
         sources=sources,
+        parts=tuple(WeightPart(rows=count, format="fp32") for count in rows or shape[:1]),
         add=add,
     )
 
@@ -164,6 +172,7 @@ def make_plan(*, format_name: str = "fp32", placement: str = "offload") -> Any:
                 (CHANNELS + HEADS, HIDDEN),
                 linear + "in_proj_qkv",
                 linear + "in_proj_b",
+                rows=(CHANNELS, HEADS),
             ),
             weight("conv", "linear", (CHANNELS, 4), linear + "conv1d"),
             weight("a_log", "linear", (HEADS,), linear + "A_log"),
@@ -171,6 +180,7 @@ def make_plan(*, format_name: str = "fp32", placement: str = "offload") -> Any:
             weight("lm_head", "", (VOCAB, HIDDEN), "lm_head"),
         ),
         model=SimpleNamespace(layer_kinds=KINDS),
+        kv_cache=SimpleNamespace(dtype="fp32"),
         experts=SimpleNamespace(
             placement=placement,
             slots_per_layer=(EXPERTS,) * 3 if resident else (2, 1, 1),
@@ -206,14 +216,17 @@ class Memory:
         count = sum(plan.experts.slots_per_layer)
         self.arena = torch.full((count, size), 255, dtype=torch.uint8)
 
-    def weight(self, name: str, ordinal: int) -> torch.Tensor:
-        return self.weights[name, ordinal]
+    def sections(self, weight: Weight, ordinal: int) -> dict[str, torch.Tensor]:
+        return {"rows": self.weights[weight.name, ordinal]}
 
     def bank(self, layer: int) -> torch.Tensor:
         return self.banks[layer]
 
     def slots(self) -> torch.Tensor:
         return self.arena
+
+    def buffer(self, size: int) -> torch.Tensor:
+        return torch.empty(size, dtype=torch.uint8)
 
 
 @pytest.fixture

@@ -1,15 +1,20 @@
 """What arrives in a plan's places is what the checkpoint stands for, bit for bit."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
 from firmtoken.runtime.kernels.expert_slots import make_arena
+from firmtoken.runtime.weights import fill
 from firmtoken.runtime.weights.errors import LoadError
+from firmtoken.runtime.weights.header import TensorHeader
 from firmtoken.runtime.weights.load import load
 from firmtoken.runtime.weights.preflight import preflight
+from firmtoken.runtime.weights.reading import BUFFER_BYTES, Job
+from firmtoken.runtime.weights.stored import Stored
 
 Plan = Any
 MATRICES = (("gate", "gate_proj"), ("up", "up_proj"), ("down", "down_proj"))
@@ -85,10 +90,8 @@ def test_progress_counts_every_byte_that_is_read_once(
     for name, tensor in written.tensors.items():
         if not name.startswith(("mtp.", "model.visual.")) and not name.endswith("input_scale"):
             used += tensor.numel() * tensor.element_size()
-    phases = {phase: done for phase, done, _ in calls}
-    assert sum(phases.values()) == used
-    assert list(phases) == ["weights", "experts"]
-    assert all(done <= total for _, done, total in calls)
+    assert calls[0] == ("weights", 0, used)
+    assert calls[-1] == ("weights", used, used)
 
 
 @pytest.mark.parametrize("scale", [0.0, 3.0, float("nan")])
@@ -170,12 +173,32 @@ def test_a_block_scale_of_minus_zero_is_zero(
     load(plan, preflight(plan, written.folder), memory_of(plan), ignore)
 
 
-def test_a_file_that_only_safetensors_refuses(
-    written: Any, plan_of: Callable[..., Plan], memory_of: Callable[[Plan], Any]
+@pytest.mark.parametrize("format_name", ["fp32", "nvfp4"])
+def test_matrices_that_are_read_in_pieces_are_the_same(
+    written: Any,
+    plan_of: Callable[..., Plan],
+    memory_of: Callable[[Plan], Any],
+    monkeypatch: pytest.MonkeyPatch,
+    format_name: str,
 ) -> None:
-    plan = plan_of()
+    plan = plan_of(format_name=format_name)
     inventory = preflight(plan, written.folder)
-    file = "model-00001-of-00002.safetensors"
-    (written.folder / file).write_bytes(b"no header")
-    with pytest.raises(LoadError, match=f"`{file}`: expected a safetensors file, found "):
-        load(plan, inventory, memory_of(plan), ignore)
+    whole, cut = memory_of(plan), memory_of(plan)
+    read = load(plan, inventory, whole, ignore)
+    monkeypatch.setattr(fill, "PIECE_BYTES", 80)  # five rows of 16 bytes
+    assert load(plan, inventory, cut, ignore).dense_bytes > read.dense_bytes  # scales again
+    assert all(torch.equal(cut.weights[key], tensor) for key, tensor in whole.weights.items())
+    assert all(map(torch.equal, cut.banks, whole.banks))
+
+
+def test_a_piece_leaves_room_for_its_scales() -> None:
+    matrix = TensorHeader(
+        name="w", file="a", dtype="U8", shape=(4096, 32_768), bytes=2**27, offset=0
+    )
+    scale = replace(matrix, name="s", dtype="F8_E4M3", shape=(4096, 4096), bytes=2**24)
+    stored = Stored(format="nvfp4", shape=(4096, 65_536), weight=matrix, scale=scale)
+    cut = list(fill.pieces(stored))
+    assert [row for row, _ in cut] == list(range(0, 4096, 128))
+    assert sum(piece.bytes for _, piece in cut) == stored.bytes
+    jobs = [Job(tensors=piece.tensors, do=lambda _: None) for _, piece in cut]
+    assert max(job.room for job in jobs) < BUFFER_BYTES * 5 // 8

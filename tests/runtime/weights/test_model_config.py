@@ -26,7 +26,7 @@ Edit = Callable[..., Path]
 
 
 def model_of(folder: Path) -> dict[str, Any]:
-    return read_model(folder, name=folder.name, source=".")
+    return read_model(folder, name=folder.name, source={"path": "."})
 
 
 def shipped(name: str) -> Model:
@@ -161,6 +161,15 @@ def test_a_part_in_two_formats_is_refused_with_a_module_of_each(edited: Edit) ->
     found = refusal(edited(name, file, quantization=stated))
     assert "bf16 for `model.layers.0.self_attn.q_proj`" in found
     assert "nvfp4 for `model.layers.7.self_attn.q_proj`" in found
+
+
+def test_an_output_projection_may_have_a_format_of_its_own(edited: Edit) -> None:
+    name, file = "Qwen3-235B-A22B-NVFP4", "hf_quant_config.json"
+    stated = json.loads((CONFIGS / name / file).read_text())["quantization"]
+    stated["exclude_modules"] += [f"model.layers.*.self_attn.{part}_proj" for part in "qkv"]
+    found = model_of(edited(name, file, quantization=stated))["quantization"]
+    assert (found["attention"], found["attention_out"]) == ("bf16", "nvfp4")
+    assert "attention_out" not in model_of(CONFIGS / name)["quantization"]
 
 
 def test_the_separate_file_counts_before_the_config(edited: Edit) -> None:

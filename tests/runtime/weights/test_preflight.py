@@ -208,8 +208,22 @@ def test_a_wrong_number_of_stacked_rows(written: Any, refusal: Callable[..., Loa
     written.tensors[name] = torch.zeros(5, 32, dtype=torch.bfloat16)
     written.save()
     fault = refusal()
-    assert fault.expected == "28 rows together with the 1 tensors stacked below it"
-    assert fault.found == "24 + 5"
+    assert str(fault) == f"`{name}` in `{fault.file}`: expected shape [4, 32], found [5, 32]"
+
+
+def test_stacked_tensors_in_each_others_place(
+    written: Any, refusal: Callable[..., LoadError]
+) -> None:
+    large, small = (
+        f"model.language_model.layers.0.linear_attn.in_proj_{part}." for part in ("qkv", "b")
+    )
+    for ending in ("weight", "weight_scale"):
+        stored = written.tensors.pop(large + ending)
+        written.tensors[small + ending] = stored
+    written.tensors[large + "weight"] = torch.zeros(4, 32, dtype=torch.bfloat16)
+    written.save()
+    fault = refusal()
+    assert (fault.tensor, fault.found) == (large + "weight", "[4, 32]")
 
 
 def test_an_expert_of_another_width(written: Any, refusal: Callable[..., LoadError]) -> None:
@@ -245,7 +259,9 @@ def test_fp8_with_block_scales(written: Any, refusal: Callable[..., LoadError]) 
     written.save()
     fault = refusal()
     assert fault.expected == "one F32 `weight_scale` beside F8_E4M3"
-    assert fault.hint == "this is another quantisation layout; use a ModelOpt export"
+    assert fault.hint == (
+        "this is another quantisation layout; use an export of ModelOpt, or NVFP4 of compressed-tensors"
+    )
 
 
 def test_a_dtype_that_holds_no_weights(written: Any, refusal: Callable[..., LoadError]) -> None:

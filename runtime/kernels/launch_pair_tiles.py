@@ -1,0 +1,66 @@
+"""Launches what puts pairs in order of their expert and cuts them into tiles (`pair_tiles.py`)."""
+
+from dataclasses import dataclass
+
+import torch
+
+from firmtoken.compiler.workspaces import most_pair_tiles, pair_bins
+from firmtoken.runtime.kernels.pair_tiles import (
+    PAIR_WARPS,
+    count_pairs,
+    pair_chunk,
+    pair_tile_rows,
+    place_pairs,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairTiles:
+    """Where the tiles of a launch lie on the device; how many there are only the device knows."""
+
+    order: torch.Tensor
+    """int32 [P]: pairs by expert."""
+    tiles: torch.Tensor
+    """int32 [3 * most + 1]: slots, first places, ends, and how many tiles there are."""
+    most: int
+    rows: int
+    """Of a tile."""
+
+
+def find_tiles(
+    ids: torch.Tensor,
+    by_expert: torch.Tensor | None,
+    first: int,
+    num_experts: int,
+    workspace: torch.Tensor,
+) -> PairTiles:
+    """Tiles of int32 ids [T,k] (below 0: padding); an expert's slot is by_expert[id], or first + id.
+
+    `workspace`: bytes, 4-aligned; what they hold need not last.
+    """
+    assert ids.is_contiguous() and ids.dtype == torch.int32
+    num_pairs, bins = ids.numel(), pair_bins(num_experts)
+    chunk = pair_chunk(num_pairs)
+    chunks = -(-num_pairs // chunk)
+    rows = pair_tile_rows(num_pairs, num_experts)
+    most = most_pair_tiles(num_pairs, num_experts, rows)
+    sizes = (num_pairs, 3 * most + 1, chunks * bins, chunks * bins)
+    order, tiles, counts, begins = workspace.view(torch.int32)[: sum(sizes)].split_with_sizes(sizes)
+    constants = {"CHUNK": chunk, "BINS": bins, "num_warps": PAIR_WARPS}
+    count_pairs[(chunks,)](ids, counts, num_pairs, num_experts, **constants)
+    place_pairs[(chunks,)](
+        ids,
+        ids if by_expert is None else by_expert,
+        order,
+        tiles,
+        counts,
+        begins,
+        num_pairs,
+        num_experts,
+        first,
+        int(by_expert is not None),
+        rows,
+        most,
+        **constants,
+    )
+    return PairTiles(order=order, tiles=tiles, most=most, rows=rows)

@@ -1,0 +1,38 @@
+"""The model of a profile whose weights are made, not read: the plan says all that they follow from."""
+
+from firmtoken.compiler.places import Weight
+from firmtoken.compiler.plan import Plan, PlanModel
+from firmtoken.compiler.prescribed_routes import ROUTES
+from firmtoken.schema.model import Model
+
+SEED, ROUTER = "synthetic.seed", "synthetic.routes"
+
+
+def is_synthetic(plan: Plan) -> bool:
+    """Whether nobody has its weights: they are made."""
+    return SEED in plan.model.source
+
+
+def stored_weights(plan: Plan) -> tuple[Weight, ...]:
+    """Rows that a checkpoint has tensors for: all but tables of prescribed experts, which belong to no model."""
+    return tuple(weight for weight in plan.weights if weight.name != ROUTES)
+
+
+def planned_model(planned: PlanModel) -> Model:
+    """The profile's model that the plan was made of."""
+    geometry: dict[str, object] = {}
+    for field, value in planned.geometry.items():
+        section, _, name = field.rpartition(".")
+        target = geometry.setdefault(section, {}) if section else geometry
+        assert isinstance(target, dict)
+        target[name] = value
+    return Model.model_validate(
+        {
+            "name": planned.name,
+            "family": planned.family,
+            "geometry": geometry,
+            "quantization": planned.quantization,
+            "dialect": planned.dialect,
+            "source": {"synthetic": {"seed": int(planned.source[SEED])}},
+        }
+    )
