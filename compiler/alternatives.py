@@ -97,7 +97,7 @@ def _choice(
 def _kernels(profile: Profile, plan: Plan, cards: Sequence[KernelCard], part: str) -> Choice:
     op, _, phase = part.partition(".")
     wishes = tuple(
-        wish for wish in _other_kernels(plan) if not part or _is_about(wish.field, op, phase)
+        wish for wish in _other_kernels(plan, cards) if not part or _is_about(wish.field, op, phase)
     )
     ops = len({row.op for row in plan.kernels})
     return Choice(
@@ -115,13 +115,18 @@ def _is_about(field: str, op: str, phase: str) -> bool:
     return named == op and (not phase or not phases or phases == [phase])
 
 
-def _other_kernels(plan: Plan) -> Iterator[Wish]:
-    """Usable kernels that another was preferred to; one wish for both phases where both could use it."""
+def _other_kernels(plan: Plan, cards: Sequence[KernelCard]) -> Iterator[Wish]:
+    """Usable kernels that another was preferred to; one wish for both phases where both could use it.
+
+    One that nothing launches yet is no choice beside one that runs.
+    """
+    planned = {(card.op, card.name) for card in cards if card.status == "planned"}
     phases: dict[tuple[str, str], set[str]] = {}
     reasons: dict[tuple[str, str], str] = {}
     for row in plan.kernels:
         for rejected in row.rejected:
-            if rejected.usable:
+            runs = row.status == "planned" or (row.op, rejected.kernel) not in planned
+            if rejected.usable and runs:
                 phases.setdefault((row.op, rejected.kernel), set()).add(row.phase)
                 reasons[row.op, rejected.kernel] = f"`{row.kernel}`: {row.because}"
     for (op, kernel), found in phases.items():

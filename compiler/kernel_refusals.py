@@ -32,6 +32,12 @@ class Kernels:
         )
         return sorted(able, key=lambda card: (card.rank, card.name))
 
+    def to_propose(self, used: Iterable[Used]) -> list[str]:
+        """Names of those that a hint may give: one that nothing launches yet is no way out where another is."""
+        usable = self.usable(used)
+        ready = [card for card in usable if card.status != "planned"]
+        return [card.name for card in ready or usable]
+
 
 def refuse_named(
     key: str, wanted: KernelCard, covered: Sequence[Used], kernels: Kernels
@@ -54,7 +60,7 @@ def refuse_named(
 def _instead(
     wanted: KernelCard, fault: Unfit, covered: Sequence[Used], kernels: Kernels
 ) -> Iterator[str]:
-    others = [card.name for card in kernels.usable(covered) if card is not wanted]
+    others = [name for name in kernels.to_propose(covered) if name != wanted.name]
     if others:
         yield f"use {' or '.join(f'`{name}`' for name in others)}"
     own = [used for used in covered if used[1] in wanted.phases]

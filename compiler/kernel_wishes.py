@@ -102,7 +102,7 @@ def _faults(
 
 def _to_name(covered: Sequence[Used], kernels: Kernels) -> str:
     """What may be named there instead."""
-    able = [card.name for card in kernels.usable(covered)]
+    able = kernels.to_propose(covered)
     if covered and able:
         return f"use {' or '.join(f'`{name}`' for name in able)}"
     return next(name_by_phase(covered, kernels), "remove this line")

@@ -25,7 +25,8 @@ def lacks(plan: Plan, *, root: Path = Path("/")) -> Iterator[Lack]:
     if note := not_runnable(plan):  # on no machine, so its hardware mends nothing
         yield Lack(
             message=f"the plan `{plan.profile.name}` {note}",
-            hint="this version runs GPU plans whose experts are all resident, and CPU profiles such as `ft run tiny-cpu`",
+            hint="this version runs GPU plans whose experts are all resident, and CPU profiles such as"
+            " `ft run tiny-cpu`",
         )
     elif plan.device.kind == "cuda" and not has_nvidia_gpu(root):
         yield Lack(

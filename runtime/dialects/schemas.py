@@ -35,7 +35,7 @@ class ToolSchemas:
         properties = root.get("properties")
         named = properties.get(parameter) if isinstance(properties, Mapping) else None
         schema = root.get("additionalProperties") if named is None else named
-        return _kinds(schema, root, MAX_DEPTH) or STRING
+        return _Reader(root).kinds(schema) or STRING
 
 
 def is_json(text: str) -> bool:
@@ -64,40 +64,52 @@ def value_json(text: str, kinds: Kinds) -> str:
     return bare if kind in kinds - STRING else quoted(text)
 
 
-def _kinds(schema: object, root: Mapping[str, object], depth: int) -> Kinds | None:
-    """None where the schema says nothing of the type."""
-    if not isinstance(schema, Mapping) or depth == 0:
+class _Reader:
+    """Reads types out of one tool's schema; follows each reference once, however many places make it."""
+
+    def __init__(self, root: Mapping[str, object]) -> None:
+        self._root = root
+        self._referred: dict[str, Kinds | None] = {}
+
+    def kinds(self, schema: object, depth: int = MAX_DEPTH) -> Kinds | None:
+        """None where the schema says nothing of the type."""
+        if not isinstance(schema, Mapping) or depth == 0:
+            return None
+        reference = schema.get("$ref")
+        if isinstance(reference, str):
+            return self._behind(reference, depth)
+        kinds = self._own(schema, depth)
+        return kinds | {"null"} if kinds and schema.get("nullable") is True else kinds
+
+    def _behind(self, reference: str, depth: int) -> Kinds | None:
+        if reference not in self._referred:
+            # Met again on its own way, a reference says nothing: else unions of themselves double at each step.
+            self._referred[reference] = None
+            found = _referred(reference, self._root)
+            self._referred[reference] = self.kinds(found, depth - 1)
+        return self._referred[reference]
+
+    def _own(self, schema: Mapping[str, object], depth: int) -> Kinds | None:
+        kind = schema.get("type")
+        if isinstance(kind, str):
+            return _plain([kind])
+        if isinstance(kind, list):
+            return _plain(kind)
+        values = [schema["const"]] if "const" in schema else schema.get("enum")
+        if isinstance(values, list):
+            return frozenset(map(_kind_of, values))
+        for union in ("anyOf", "oneOf"):
+            branches = schema.get(union)
+            if isinstance(branches, list):
+                return _united([self.kinds(branch, depth - 1) for branch in branches])
+        parts = schema.get("allOf")
+        if isinstance(parts, list):
+            said = (self.kinds(part, depth - 1) for part in parts)
+            return next((kinds for kinds in said if kinds), None)
+        for name, implied in (("properties", "object"), ("items", "array")):
+            if name in schema:
+                return frozenset({implied})
         return None
-    reference = schema.get("$ref")
-    if isinstance(reference, str):
-        return _kinds(_referred(reference, root), root, depth - 1)
-    kinds = _own_kinds(schema, root, depth)
-    return kinds | {"null"} if kinds and schema.get("nullable") is True else kinds
-
-
-def _own_kinds(
-    schema: Mapping[str, object], root: Mapping[str, object], depth: int
-) -> Kinds | None:
-    kind = schema.get("type")
-    if isinstance(kind, str):
-        return _plain([kind])
-    if isinstance(kind, list):
-        return _plain(kind)
-    values = [schema["const"]] if "const" in schema else schema.get("enum")
-    if isinstance(values, list):
-        return frozenset(map(_kind_of, values))
-    for union in ("anyOf", "oneOf"):
-        branches = schema.get(union)
-        if isinstance(branches, list):
-            return _united([_kinds(branch, root, depth - 1) for branch in branches])
-    parts = schema.get("allOf")
-    if isinstance(parts, list):
-        said = (_kinds(part, root, depth - 1) for part in parts)
-        return next((kinds for kinds in said if kinds), None)
-    for name, implied in (("properties", "object"), ("items", "array")):
-        if name in schema:
-            return frozenset({implied})
-    return None
 
 
 def _plain(kinds: Sequence[object]) -> Kinds:

@@ -72,10 +72,24 @@ def test_one_stream_costs_first_words_where_experts_are_fetched(plan_of: Plans) 
 
 
 def test_what_the_estimate_cannot_tell_is_said(plan_of: Plans) -> None:
-    kernels = choices_of("4090-qwen", plan_of)["kernels"]
+    kernels = choices_of("pro6000-minimax", plan_of)["kernels"]
     assert "only a measurement could tell kernels apart" in kernels.because
+    assert kernels.alternatives
     for alternative in kernels.alternatives:
         assert "decode" not in alternative.price.split("chosen is")[0]
+
+
+def test_a_kernel_that_nothing_launches_yet_is_no_alternative_to_one_that_runs(
+    plan_of: Plans,
+) -> None:
+    plan = plan_of("4090-qwen")
+    (chosen,) = (row for row in plan.kernels if (row.op, row.phase) == ("attention", "prefill"))
+    assert chosen.status == "ready"
+    assert [row.kernel for row in chosen.rejected if row.usable] == ["flashinfer_fa2"]
+    proposed = " ".join(
+        each.set for each in choices_of("4090-qwen", plan_of)["kernels"].alternatives
+    )
+    assert "flashinfer" not in proposed
 
 
 def test_a_refused_alternative_says_why_in_a_line(plan_of: Plans) -> None:

@@ -124,7 +124,9 @@ def test_the_configs_say_what_the_profile_says(profile: str, tmp_path: Path) -> 
     )
 
 
-@pytest.mark.parametrize("profile", SHIPPED[:3])
+@pytest.mark.parametrize(
+    "profile", [SHIPPED[0], *(pytest.param(name, marks=pytest.mark.slow) for name in SHIPPED[1:3])]
+)
 def test_a_real_geometry_passes_preflight(profile: str, tmp_path: Path) -> None:
     """Shards of the true length, without their data: headers and configs are all that it reads."""
     loaded = load_profile(profile, [f"model.source={{path: {tmp_path}}}"])
