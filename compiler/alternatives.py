@@ -197,7 +197,7 @@ def _memory(profile: Profile, plan: Plan, cards: Sequence[KernelCard]) -> Choice
 
 def _contexts(plan: Plan) -> Iterator[Wish]:
     """The frontier's next row of at least twice the context, and the last of at most half."""
-    here = chosen_row(plan).context
+    here = chosen_row(plan.frontier).context
     longer = [row.context for row in plan.frontier if row.context >= 2 * here]
     shorter = [row.context for row in plan.frontier if row.context <= here // 2]
     for context in (*longer[:1], *shorter[-1:]):

@@ -1,5 +1,6 @@
 """The figures by which two plans are compared, each with the words that people read."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from firmtoken.compiler.plan import FrontierRow, Plan
@@ -33,7 +34,7 @@ def figures(plan: Plan) -> tuple[Figure, ...]:
         Figure(name="decode", text=rate(plan.estimates.decode_tokens_per_s), unit="tok/s"),
         Figure(
             name=f"decode of {requests} together",
-            text=rate(chosen_row(plan).decode_tokens_per_s_full),
+            text=rate(chosen_row(plan.frontier).decode_tokens_per_s_full),
             unit="tok/s",
         ),
         Figure(name="new prompt", text=wait(told.prompt_s)),
@@ -49,9 +50,9 @@ def _idle(plan: Plan) -> str:
     return size(device.free) if device.free > LEAST_IDLE * device.capacity else "nothing"
 
 
-def chosen_row(plan: Plan) -> FrontierRow:
-    """The frontier's row of this plan."""
-    return next(row for row in plan.frontier if row.chosen)
+def chosen_row(frontier: Iterable[FrontierRow]) -> FrontierRow:
+    """The row of the plan that the frontier belongs to."""
+    return next(row for row in frontier if row.chosen)
 
 
 def changes(before: Plan, after: Plan) -> list[str]:

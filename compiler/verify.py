@@ -1,6 +1,6 @@
 """`verify`: what must hold of any plan, proved on the plan itself (DESIGN.md 1, a-d); a plan that fails is not run."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from firmtoken.compiler.admission import need
 from firmtoken.compiler.errors import PlanRefused
@@ -14,8 +14,6 @@ from firmtoken.compiler.sessions import Cards, batch_of, cards_of
 from firmtoken.compiler.unroll import BadReference
 from firmtoken.compiler.verify_faults import check_faults, check_no_faults
 from firmtoken.compiler.verify_places import check_places, check_steps
-
-Check = Callable[[Plan], Iterator[str]]
 
 
 def verify(plan: Plan, *, allow_faults: bool = False) -> None:

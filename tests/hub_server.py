@@ -21,6 +21,8 @@ LARGE = ".safetensors"
 POLL_S = 0.02
 """How soon it notices that it shall end."""
 SILENCE_S = 30.0
+ENDLESS_BYTES = 256 * 2**20
+"""More than any reader should take that expects an end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +55,8 @@ class Faults:
     retry_after: str | None = None
     gated: bool = False
     ignores_ranges: bool = False
+    endless: set[str] = field(default_factory=set)
+    """Files that go on with zeros behind their end; the empty name is the listing."""
     pause_s: float = 0.0
     """Before each piece of a large file."""
     silences: int = 0
@@ -245,7 +249,12 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(status)
         for name, value in (headers or {}).items():
             self.send_header(name, value)
-        self.send_header("Content-Length", str(len(body)))
+        endless = (file or "") in self.server_of.faults.endless
+        if endless:  # its end would be that of the connection
+            self.close_connection = True
+            body += bytes(ENDLESS_BYTES)
+        else:
+            self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         count = 0
         try:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from firmtoken.compiler.errors import PlanError
 from firmtoken.compiler.facts import Split
+from firmtoken.compiler.figures import chosen_row
 from firmtoken.compiler.plan import Advice, FrontierRow
 from firmtoken.compiler.quantities import percent, rate, shorthand
 from firmtoken.compiler.wishes import changed
@@ -82,7 +83,7 @@ def _changes(profile: Profile, now: Split) -> Iterator[Change]:
 
 
 def _contexts(profile: Profile, now: Split) -> Iterator[Change]:
-    here = _chosen(now)
+    here = chosen_row(now.frontier)
     pool = profile.serving.pool
     longer = [
         row
@@ -114,16 +115,12 @@ def _context_change(profile: Profile, row: FrontierRow, verb: str, price: str) -
     )
 
 
-def _chosen(split: Split) -> FrontierRow:
-    return next(row for row in split.frontier if row.chosen)
-
-
 def _kv_dtype(split: Split) -> str:
-    return _chosen(split).kv_dtype
+    return chosen_row(split.frontier).kv_dtype
 
 
 def _gain(now: Split, then: Split) -> str:
-    before, after = _chosen(now), _chosen(then)
+    before, after = chosen_row(now.frontier), chosen_row(then.frontier)
     parts = []
     if after.context > before.context * LEAST_GAIN:
         parts.append(f"context {before.context:,} -> {after.context:,}")

@@ -7,6 +7,7 @@ from firmtoken.compiler.facts import Batches, ModelFacts
 from firmtoken.compiler.hazards import Hazard, hazards_with_cap
 from firmtoken.compiler.machine import Machine, captures, describe_machine
 from firmtoken.compiler.situation import describe_situation
+from firmtoken.compiler.tensor_bytes import align_up
 from firmtoken.schema.profile import Profile
 
 CHUNK_UNIT = 64
@@ -34,7 +35,7 @@ def bound_batches(profile: Profile, facts: ModelFacts) -> Batches:
         tile, chunk = min(asked, tile), asked
         because = f"`schedule.prefill_chunk` asks for {asked:,} tokens"
     longest, why = _longest_piece(profile, facts)
-    bound = _round_up(longest, CHUNK_UNIT)
+    bound = align_up(longest, CHUNK_UNIT)
     if asked == "auto" and bound < chunk:
         tile, chunk = min(tile, bound), bound
         because = f"{why} {longest:,} tokens"
@@ -125,7 +126,3 @@ def _refuse_long_extend(asked: int | Literal["auto"], tile: int) -> None:
 def _longest_prompt(profile: Profile, facts: ModelFacts) -> int:
     context = profile.serving.context
     return min(context, facts.max_positions) if isinstance(context, int) else facts.max_positions
-
-
-def _round_up(number: int, unit: int) -> int:
-    return -(-number // unit) * unit

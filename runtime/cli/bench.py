@@ -33,7 +33,7 @@ from firmtoken.runtime.bench.questions import QUESTIONS, STREAMS, Questions
 from firmtoken.runtime.bench.rows import Row, Stream, row
 from firmtoken.runtime.bench.workload import prompts as make_prompts
 from firmtoken.runtime.cli.compiled import Compiled, compile_argument
-from firmtoken.runtime.cli.failure import Failure
+from firmtoken.runtime.cli.failure import Failure, say
 from firmtoken.runtime.cli.fit import require_fit
 from firmtoken.runtime.cli.model_texts import model_texts
 from firmtoken.runtime.cli.this_gpu import GIB, choose_gpu, find_gpus
@@ -88,8 +88,11 @@ def bench(
     describe = partial(_describe, compiled, questions, prompts, wish)
     memory = watch_memory(compiled.plan)
     try:
+        say("measuring the engine alone", None)
         alone = asyncio.run(_engine_rows(compiled, describe, wish))
+        say("starting the server", None)
         with server(argument, overrides) as served:
+            say("measuring through HTTP", None)
             at_ready = memory("at ready")
             rows = asyncio.run(_http_rows(compiled, describe, wish, served.address, alone))
             at_end = memory("after these requests")

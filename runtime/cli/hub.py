@@ -92,13 +92,14 @@ def source_of(argument: str) -> HubSource:
 
 def open_on_hub(source: HubSource, environ: Mapping[str, str]) -> HubCheckpoint:
     """Find its commit and fetch its small files; raises `Failure`."""
-    hub, notes = usual_hub(), Notes(folder=cache_folder(environ) / "hub")
+    notes = Notes(folder=cache_folder(environ) / "hub")
     with told():
+        hub = usual_hub()
         found = find(hub, notes, source.hub, source.revision)
         repository = found.repository
         download(hub, repository, described(repository), lambda _arrived: None)
         folder = snapshot(hub, repository)
-        checkpoint = HubCheckpoint(
+        return HubCheckpoint(
             hub=hub,
             notes=notes,
             repository=repository,
@@ -106,8 +107,6 @@ def open_on_hub(source: HubSource, environ: Mapping[str, str]) -> HubCheckpoint:
             folder=folder,
             weights=shards(repository, folder),
         )
-    _say_commit(checkpoint)
-    return checkpoint
 
 
 def cache_folder(environ: Mapping[str, str]) -> Path:
@@ -132,6 +131,8 @@ def fetch_checkpoint(plan: Plan, *, yes: bool) -> Plan:
     """
     source = HubSource.model_validate(plan.model.source)
     checkpoint = open_on_hub(source, os.environ)
+    commit = checkpoint.repository.commit
+    say_commit(checkpoint, f"`--set model.source.revision={commit}` keeps it")
     missing = to_download(checkpoint.hub, checkpoint.repository, checkpoint.files)
     if missing:
         checkpoint.require_fit(plan)
@@ -141,7 +142,8 @@ def fetch_checkpoint(plan: Plan, *, yes: bool) -> Plan:
     return replace(plan, model=replace(plan.model, source={"path": str(checkpoint.folder)}))
 
 
-def _say_commit(checkpoint: HubCheckpoint) -> None:
+def say_commit(checkpoint: HubCheckpoint, hint: str | None) -> None:
+    """Of a branch or tag, and how this command keeps that commit; what a whole commit names needs no word."""
     repository, stale = checkpoint.repository, checkpoint.stale
     if stale is not None:
         say(
@@ -151,7 +153,7 @@ def _say_commit(checkpoint: HubCheckpoint) -> None:
     elif repository.revision != repository.commit:
         say(
             f"`{repository.revision}` of `{repository.name}` is commit {repository.commit} now",
-            f"`--set model.source.revision={repository.commit}` keeps it",
+            hint,
         )
 
 

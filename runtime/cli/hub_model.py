@@ -8,7 +8,13 @@ from dataclasses import dataclass
 from firmtoken.compiler.plan import Plan
 from firmtoken.compiler.quantities import count
 from firmtoken.runtime.cli.failure import Failure, say
-from firmtoken.runtime.cli.hub import SCHEME, HubCheckpoint, open_on_hub, source_of
+from firmtoken.runtime.cli.hub import (
+    SCHEME,
+    HubCheckpoint,
+    open_on_hub,
+    say_commit,
+    source_of,
+)
 from firmtoken.runtime.cli.output import put, yaml_text
 from firmtoken.runtime.cli.profile import HEAD
 from firmtoken.runtime.cli.progress import gigabytes
@@ -40,6 +46,7 @@ def hub_model(argument: str) -> HubModel:
         )
     checkpoint = open_on_hub(source_of(argument), os.environ)
     repository = checkpoint.repository
+    say_commit(checkpoint, f"`--model {SCHEME}{repository.name}@{repository.commit}` keeps it")
     folder = checkpoint.notes.of(checkpoint.hub, repository.name, repository.commit)
     path = str(folder / FILE)
     try:
@@ -61,7 +68,9 @@ def hub_model(argument: str) -> HubModel:
 
 def make_hub_model_profile(argument: str, *, output: str | None) -> int:
     """Print or write it, pinned to the commit that was found; the exit code."""
-    put(_text(open_on_hub(source_of(argument), os.environ)), output)
+    checkpoint = open_on_hub(source_of(argument), os.environ)
+    say_commit(checkpoint, None)  # what is written names it
+    put(_text(checkpoint), output)
     return 0
 
 

@@ -16,6 +16,8 @@ from firmtoken.schema.references import shipped_folder
 BUNDLED = "texts/alice.txt"
 """The opening of Alice's Adventures in Wonderland (Lewis Carroll, 1865), in the public domain."""
 TOKENS = 512
+MAX_CHARACTERS = 128 * TOKENS
+"""Of the file; a tokenizer takes minutes for a large one, and few tokens have so many."""
 COUNTED = re.compile("[⟪⟫]")
 """Around the parts of a text that count, where not all of it does: a model may have learned answers only."""
 
@@ -26,7 +28,7 @@ def known_text(
     """The first `TOKENS` tokens of the profile's text; raises `Failure`."""
     path = Path(perplexity.text) if perplexity.text != "auto" else shipped_folder() / BUNDLED
     try:
-        pieces = COUNTED.split(read_text(path))
+        pieces = COUNTED.split(read_text(path)[:MAX_CHARACTERS])
     except ModelFolderFault as error:
         raise Failure(
             f"`model.perplexity.text`: {error}",

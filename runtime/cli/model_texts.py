@@ -8,9 +8,8 @@ from tempfile import TemporaryDirectory
 from firmtoken.compiler.plan import Plan
 from firmtoken.runtime.cli.failure import Failure
 from firmtoken.runtime.exit_codes import FAILED, WRONG
-from firmtoken.runtime.server.serving import model_folder
 from firmtoken.runtime.weights.errors import LoadError
-from firmtoken.runtime.weights.planned_model import is_synthetic, planned_model
+from firmtoken.runtime.weights.planned_model import is_synthetic, planned_model, source_folder
 from firmtoken.runtime.weights.synthetic_text import text_files
 
 
@@ -22,7 +21,7 @@ def model_texts(plan: Plan) -> Iterator[Path]:
             _write_texts(plan, Path(made))
             yield Path(made)
         return
-    folder = model_folder(plan)
+    folder = source_folder(plan)
     if folder is None:
         raise Failure(
             f"`model.source`: the checkpoint of `{plan.model.name}` is not in a folder",

@@ -29,3 +29,12 @@ def needed(command: str, *, extra: str, packages: Sequence[str] = ()) -> Iterato
             exit_code=FAILED,
             hint=f'`pip install "firmtoken[{extra}]"`, or `pip install -e ".[{extra}]"` in a clone',
         ) from error
+    except ValueError as error:
+        if extra != "hub":
+            raise
+        # huggingface_hub reads its variables when it is imported, and raises what `int` does.
+        raise Failure(
+            f"`ft {command}`: a variable of `huggingface_hub` has a value that it cannot read: {error}",
+            exit_code=FAILED,
+            hint="set right or unset the variables that begin with `HF_`",
+        ) from error

@@ -1,5 +1,6 @@
 """`ft synth`: a complete synthetic checkpoint of a profile's model, in the layout of the published one."""
 
+import os
 import shutil
 import sys
 import time
@@ -19,7 +20,8 @@ from firmtoken.schema.model import Model, SyntheticSource
 def synthesise(argument: str, directory: str, overrides: Sequence[str], *, seed: int | None) -> int:
     """Write it; the exit code."""
     model = compile_argument(argument, overrides).loaded.profile.model
-    folder = Path(directory).absolute()
+    # Of a link, what it leads to: the link itself cannot be replaced by a folder.
+    folder = Path(os.path.realpath(directory))
     _require_empty(folder, directory)
     weights = SyntheticWeights(model, _seed(model) if seed is None else seed)
     shards = plan_shards(weights.tensors.values())
@@ -61,6 +63,12 @@ def _seed(model: Model) -> int:
 
 def _require_empty(folder: Path, directory: str) -> None:
     try:
+        if folder.is_mount():
+            raise Failure(
+                f"`{directory}` is no place for a checkpoint: a disk is mounted there",
+                exit_code=FAILED,
+                hint="name a folder inside of it that does not exist yet",
+            )
         if not folder.exists() or not any(folder.iterdir()):
             return
         found = "it is not empty"

@@ -8,6 +8,8 @@ from firmtoken.runtime.dialects.partial import cut
 from firmtoken.runtime.dialects.prose import Prose
 
 Steps = Generator[Delta, None, None]
+MAX_NAME = 256
+"""Characters of a name that readers take: a tool with a longer one could never be called."""
 
 
 class Calls(ABC):

@@ -117,6 +117,8 @@ def _written(template: jinja2.Template, values: Mapping[str, object]) -> str:
         raise TemplateRefused(str(error) or type(error).__name__) from error
     except RecursionError as error:
         raise TemplateRefused("the chat template recursed too deeply") from error
+    except MemoryError as error:
+        raise TemplateRefused("the chat template asked for more memory than there is") from error
     return "".join(pieces)
 
 

@@ -7,13 +7,13 @@ break stands before it: a string cannot hold one unescaped, and the end of a blo
 
 import re
 
-from firmtoken.runtime.dialects.calls import Calls, Steps
+from firmtoken.runtime.dialects.calls import MAX_NAME, Calls, Steps
 from firmtoken.runtime.dialects.dialect import Arguments, CallEnd
 from firmtoken.runtime.dialects.partial import cut
 from firmtoken.runtime.dialects.schemas import is_json, quoted
 
 HEAD = re.compile(
-    r'\s*\{\s*"name"\s*:\s*"(?P<name>[^"\\<\n]{1,256})"\s*'
+    rf'\s*\{{\s*"name"\s*:\s*"(?P<name>[^"\\<\n]{{1,{MAX_NAME}}})"\s*'
     r'(?:(?P<arguments>,\s*"arguments"\s*:\s*)(?=\{)|(?=\}))'
 )
 MAX_HEAD = 1024

@@ -20,6 +20,7 @@ MAX_DEPTH = 16
 """Of references and unions: a schema that refers to itself ends here."""
 PYTHON = {"True": "true", "False": "false", "None": "null"}
 NOT_JSON = (msgspec.DecodeError, UnicodeError, RecursionError)
+"""What msgspec raises; the last one for brackets nested without end."""
 
 
 class ToolSchemas:

@@ -8,13 +8,12 @@ cannot be told from the end: the families have no escape.
 import re
 from dataclasses import dataclass
 
-from firmtoken.runtime.dialects.calls import Calls, Steps
+from firmtoken.runtime.dialects.calls import MAX_NAME, Calls, Steps
 from firmtoken.runtime.dialects.dialect import Arguments
 from firmtoken.runtime.dialects.partial import partial_end
 from firmtoken.runtime.dialects.schemas import STRING, ToolSchemas, quoted, value_json
 
 NAME = r'[^<>"\n]'
-MAX_NAME = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

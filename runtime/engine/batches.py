@@ -115,7 +115,7 @@ class BatchBuilder:
         whole = self._rows(rows, 0, rows.num_rows)
         return replace(
             whole,
-            moves=tuple(_restore(piece) for piece in span.pieces if piece.first and self._hybrid),
+            moves=tuple(restored(piece) for piece in span.pieces if piece.first and self._hybrid),
             draws=tuple(_draw(piece.sequence) if piece.final else IGNORED for piece in span.pieces),
         )
 
@@ -211,7 +211,8 @@ def _draw(sequence: Sequence) -> Draw:
     )
 
 
-def _restore(piece: Piece) -> tuple[int, int, int]:
+def restored(piece: Piece) -> tuple[int, int, int]:
+    """Snapshot (-1: none, zeros), live and shadow slot: where the state comes from before the piece's first row."""
     sequence = piece.sequence
     snapshot = -1 if sequence.hit_snapshot is None else sequence.hit_snapshot
     return snapshot, sequence.live, sequence.shadow

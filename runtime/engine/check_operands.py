@@ -15,6 +15,7 @@ from firmtoken.compiler.ops import find_op
 from firmtoken.compiler.plan import Plan
 from firmtoken.compiler.program import Value
 from firmtoken.runtime.engine.check_rows import Numbers
+from firmtoken.runtime.engine.faults import NAN_BYTE
 from firmtoken.runtime.engine.launches import Launch
 from firmtoken.runtime.kernels.batch import Batch
 from firmtoken.runtime.kernels.expert_slots import ExpertArena, ExpertSlots
@@ -43,8 +44,6 @@ MOST_OUTPUTS = 16_384
 """Of a head that are compared, evenly spread, for the same reason."""
 PEAK = 60.0
 """Logits above all others, of the two tokens that a row can draw."""
-NAN_BYTE = 0xFF
-"""In any format of floats."""
 NOBODY = -7
 """No expert, slot or token, nor what stands for none."""
 PERIOD = 67

@@ -16,7 +16,7 @@ import torch
 from firmtoken.compiler.batch_layout import BatchLayout, batch_layouts
 from firmtoken.compiler.plan import Plan
 from firmtoken.compiler.program import Value
-from firmtoken.runtime.engine.batches import SPAN, Batches, Cut, Key
+from firmtoken.runtime.engine.batches import SPAN, Batches, Cut, Key, restored
 from firmtoken.runtime.engine.sequence import Sequence
 from firmtoken.runtime.engine.views import DTYPES, Views
 from firmtoken.runtime.engine.work import Decode, Piece, Span
@@ -197,7 +197,7 @@ class DeviceBatches:
             self._write_draw(number, piece)
             host["copies"][number] = (end - 1, number)  # its last row
             starts = piece.first and self._hybrid and not dropped
-            host["restores"][number] = _restore(piece) if starts else NOTHING
+            host["restores"][number] = restored(piece) if starts else NOTHING
         return firsts
 
     def _write_padding(self, first: int, end: int) -> None:
@@ -273,9 +273,3 @@ class DeviceBatches:
             shadow=device["shadow"][sequences],
             boundary=device["boundary"][at, : len(pieces)],
         )
-
-
-def _restore(piece: Piece) -> tuple[int, int, int]:
-    sequence = piece.sequence
-    snapshot = -1 if sequence.hit_snapshot is None else sequence.hit_snapshot
-    return snapshot, sequence.live, sequence.shadow

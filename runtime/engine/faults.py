@@ -21,7 +21,7 @@ from firmtoken.runtime.kernels.expert_slots import ExpertSlots
 
 TOO_MANY_BYTES = 2**62
 NAN_BYTE = 0xFF
-"""In fp32 and in fp8 scales alike."""
+"""In each byte of a number: NaN in fp32, in bf16 and in fp8 alike."""
 
 Call = Callable[[Batch], Any]
 

@@ -15,7 +15,7 @@ from firmtoken.compiler.program import Value
 from firmtoken.runtime.engine.program import Interpreter
 from firmtoken.runtime.engine.views import Views
 from firmtoken.runtime.weights.load import Loaded, load
-from firmtoken.runtime.weights.planned_model import ROUTER, SEED, is_synthetic
+from firmtoken.runtime.weights.planned_model import ROUTER, SEED, is_synthetic, source_folder
 from firmtoken.runtime.weights.preflight import Inventory, preflight
 from firmtoken.runtime.weights.reading import Progress, large_pages
 from firmtoken.runtime.weights.synthetic_routes import ROUTERS, route_table
@@ -36,10 +36,10 @@ class NoFolder(Exception):
 
 def checkpoint_folder(plan: Plan) -> Path:
     """Where the checkpoint's files are; raises `NoFolder`."""
-    path = plan.model.source.get("path")
-    if path is None:
-        raise NoFolder(f"the weights of `{plan.model.name}` have no folder: {plan.model.source}")
-    return Path(path)
+    folder = source_folder(plan)
+    if folder is None:
+        raise NoFolder(f"the checkpoint of `{plan.model.name}` is not in a folder")
+    return folder
 
 
 def inventory_of(plan: Plan) -> Inventory:

@@ -25,6 +25,10 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
 
 
+GREEDY = Sampling(temperature=0.0, top_p=1.0, top_k=0, min_p=0.0, seed=0)
+"""For requests of our own, whose answers nobody reads."""
+
+
 class KnownText(msgspec.Struct, frozen=True, kw_only=True):
     """A text that the model should know something of: how the engine sees whether its weights are read right."""
 

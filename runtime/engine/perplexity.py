@@ -15,14 +15,13 @@ from firmtoken.compiler.plan import Plan
 from firmtoken.runtime.engine.batches import SPAN, BatchBuilder, Cut, cut_rows
 from firmtoken.runtime.engine.device_batches import DeviceBatches
 from firmtoken.runtime.engine.launches import Launch
-from firmtoken.runtime.engine.messages import Add, Sampling
+from firmtoken.runtime.engine.messages import GREEDY, Add
 from firmtoken.runtime.engine.program import Interpreter
 from firmtoken.runtime.engine.sequence import Sequence
 from firmtoken.runtime.engine.work import Piece, PrefillProgram, Span
 from firmtoken.runtime.memory.pages import SENTINEL_PAGE
 
 PROGRAM: PrefillProgram = "prefill"
-GREEDY = Sampling(temperature=0.0, top_p=1.0, top_k=0, min_p=0.0, seed=0)
 LARGEST_MEAN = 700.0
 """Beyond it exp overflows; weights that are read right never come near."""
 LIVE, SHADOW = 1, 2

@@ -8,10 +8,8 @@ import torch
 from firmtoken.compiler.plan import Plan
 from firmtoken.compiler.program import Value
 from firmtoken.runtime.engine.engine import Engine
-from firmtoken.runtime.engine.messages import Add, Done, Sampling, Up
+from firmtoken.runtime.engine.messages import GREEDY, Add, Done, Up
 from firmtoken.runtime.engine.program import Counters, Interpreter
-
-GREEDY = Sampling(temperature=0.0, top_p=1.0, top_k=0, min_p=0.0, seed=0)
 
 
 class WarmUpFailed(Exception):

@@ -12,6 +12,7 @@ from firmtoken.runtime.engine.loading import content_digest
 from firmtoken.runtime.engine.messages import KnownText
 from firmtoken.runtime.engine.perplexity import holds, read_perplexity
 from firmtoken.runtime.engine.program import Interpreter
+from firmtoken.runtime.weights.checkpoint import says_synthetic
 from firmtoken.runtime.weights.preflight import Inventory
 
 
@@ -29,22 +30,24 @@ def check_weights(
 ) -> str:
     """A line for the log: what was found, or why nothing was read. Raises `WeightsReadWrong`."""
     count = len(known.token_ids)
-    if inventory.checkpoint.maker is not None:
+    checkpoint = inventory.checkpoint
+    if checkpoint.maker is not None or says_synthetic(checkpoint.folder):
         return "perplexity not read: the weights are synthetic, no text means anything to them"
     if not holds(plan, count):
         return (
             f"perplexity not read: the pool holds fewer than the {count} tokens of the known text"
         )
     file = Path(known.folder) / _key(plan, inventory, known) if known.folder else None
-    perplexity, how = _remembered(file), "remembered"
-    if perplexity is None:
-        perplexity, how = _read(plan, interpreter, known), f"at most {known.most:g}"
+    remembered = _remembered(file)
+    perplexity = _read(plan, interpreter, known) if remembered is None else remembered
     if not perplexity <= known.most:
         raise WeightsReadWrong(
             f"weights are not read right: perplexity {perplexity:.5g} on the {count} tokens of the known text,"
             f" at most {known.most:g} expected"
         )
-    _remember(file, perplexity)
+    if remembered is None:
+        _remember(file, perplexity)
+    how = f"at most {known.most:g}" if remembered is None else "remembered"
     return f"weights are read right: perplexity {perplexity:.5g} on {count} tokens of a known text ({how})"
 
 
@@ -76,7 +79,7 @@ def _remembered(file: Path | None) -> float | None:
 
 def _remember(file: Path | None, perplexity: float) -> None:
     """Whole or not at all; where it cannot be written the next start reads again."""
-    if file is None or file.exists():
+    if file is None:
         return
     part = file.with_suffix(".part")
     try:

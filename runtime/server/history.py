@@ -4,9 +4,11 @@ from typing import Any, Literal  # Any: arguments are whatever a tool takes
 
 import msgspec
 
+from firmtoken.runtime.dialects.schemas import NOT_JSON
 from firmtoken.runtime.server.errors import InvalidBody, UnsupportedParameter
 from firmtoken.runtime.server.served_model import ServedModel
-from firmtoken.runtime.server.wire import NOT_JSON, Message, Part, PastCall
+from firmtoken.runtime.server.wire import Message, Part, PastCall
+from firmtoken.schema.diagnostic import literal
 
 
 def plain_message(message: Message, place: str, model: ServedModel) -> dict[str, object]:
@@ -36,7 +38,7 @@ def _text(content: str | list[Part] | None, place: str) -> str:
         where = f"{place}[{index}]"
         if part.type not in ("text", "input_text", "output_text"):
             raise UnsupportedParameter(
-                f"`{where}.type`: `{part.type}` is not supported, only `text` is",
+                f"`{where}.type`: `{literal(part.type)}` is not supported, only `text` is",
                 param=f"{where}.type",
             )
         if part.text is None:

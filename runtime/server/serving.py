@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from firmtoken.compiler.plan import Plan
 
@@ -52,9 +51,3 @@ def serving_plan(plan: Plan) -> ServingPlan:
         segments={space.name: space.bytes for space in plan.spaces if space.shared},
         environment=plan.environment,
     )
-
-
-def model_folder(plan: Plan) -> Path | None:
-    """Where the checkpoint's files are; None when it is not in a folder."""
-    path = plan.model.source.get("path")
-    return None if path is None else Path(path)

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any  # Any: a tool's schema is whatever its client wrote
 
+from firmtoken.runtime.dialects.calls import MAX_NAME
 from firmtoken.runtime.dialects.schemas import ToolSchemas
 from firmtoken.runtime.server.errors import InvalidBody, UnsupportedParameter
 from firmtoken.runtime.server.served_model import ServedModel
@@ -11,7 +12,6 @@ from firmtoken.schema.diagnostic import literal
 
 UNREADABLE_IN_NAMES = frozenset('<>"')
 """With white space and control characters: the families write names between such marks, without an escape."""
-MAX_NAME = 256
 CHOICES = (None, "auto", "none")
 
 

@@ -12,6 +12,7 @@ from typing import (
 import msgspec
 from msgspec import Meta
 
+from firmtoken.runtime.dialects.schemas import NOT_JSON
 from firmtoken.runtime.server.errors import InvalidBody, UnsupportedParameter
 
 MAX_STOP_STRINGS = 16
@@ -25,8 +26,6 @@ TopK = Annotated[int, Meta(ge=-1, le=2**31)]
 StopString = Annotated[str, Meta(min_length=1, max_length=MAX_STOP_CHARACTERS)]
 StopStringList = Annotated[list[StopString], Meta(max_length=MAX_STOP_STRINGS)]
 TokenId = Annotated[int, Meta(ge=0, lt=2**31)]
-NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What msgspec raises; the last one for brackets nested without end."""
 Body = TypeVar("Body", bound=msgspec.Struct)
 
 

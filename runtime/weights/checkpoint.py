@@ -10,6 +10,8 @@ from firmtoken.runtime.weights.files import MAX_SHOWN, parse_json, regular_size,
 from firmtoken.runtime.weights.header import TensorHeader, read_header
 
 INDEX = "model.safetensors.index.json"
+MADE_UP = "synthetic"
+"""In the metadata of an index: true where the weights are made up."""
 SINGLE = "model.safetensors"
 LOGICAL_PREFIX = "model."
 WRAPPED_PREFIX = "model.language_model."
@@ -106,6 +108,18 @@ def indexed_files(index: Path) -> dict[str, list[str] | None]:
         assert names is not None
         names.append(name)
     return files
+
+
+def says_synthetic(folder: Path) -> bool:
+    """Whether the index says of itself that the weights are made up, as `ft synth` writes it."""
+    try:
+        content = parse_json((folder / INDEX).read_bytes())
+    except (OSError, ValueError):
+        return False  # a folder without an index, or one that says nothing
+    match content:
+        case {"metadata": {**metadata}}:
+            return metadata.get(MADE_UP) is True
+    return False
 
 
 def _weight_map(index: Path) -> dict[str, str]:

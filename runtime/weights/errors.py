@@ -1,5 +1,8 @@
 """The one fault of this room: a checkpoint that is not what the plan was made for."""
 
+MAX_FOUND = 400
+"""Letters of what was found that a sentence repeats: a file may say anything, and as much as it likes."""
+
 
 class LoadError(Exception):
     """A file or tensor that is missing, broken, or not as expected; one sentence and a remedy."""
@@ -9,7 +12,8 @@ class LoadError(Exception):
     ) -> None:
         where = f"`{tensor}` in `{file}`" if tensor else f"`{file}`"
         others = f" (and {more} more)" if more else ""
-        super().__init__(printable(f"{where}: expected {expected}, found {found}{others}"))
+        shown = found if len(found) <= MAX_FOUND else f"{found[:MAX_FOUND]}..."
+        super().__init__(printable(f"{where}: expected {expected}, found {shown}{others}"))
         self.file = file
         self.tensor = tensor
         self.expected = expected

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
-from urllib.parse import quote
+from typing import Annotated, TypeVar
+from urllib.parse import quote, urlsplit
 
 import httpx2
 import msgspec
@@ -22,7 +22,16 @@ DIGEST = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 TIMEOUT_S = 10.0
 """Of a connection, and of the silence between two pieces of an answer."""
 TRIES = 5
+MAX_LISTING_BYTES = 64 * 2**20
+"""Of a repository's list of files: some 200,000 of them."""
 PARTIAL = 206
+NOT_JSON = (msgspec.DecodeError, UnicodeError, RecursionError)
+"""What msgspec raises; the last one for brackets nested without end."""
+Size = Annotated[int, msgspec.Meta(ge=0)]
+ENVIRONMENT = (
+    "set right or unset: `HF_ENDPOINT`, `HTTP_PROXY`, `HTTPS_PROXY`, `ALL_PROXY`, `SSL_CERT_FILE`,"
+    " `SSL_CERT_DIR`"
+)
 Result = TypeVar("Result")
 
 
@@ -60,18 +69,38 @@ class Repository:
 
 
 def usual_hub() -> Hub:
-    """As `HF_HOME`, `HF_TOKEN` and the library's other variables say; it reads them itself, when it is imported."""
+    """As `HF_HOME`, `HF_TOKEN` and the library's other variables say; it reads them itself, when it is imported.
+
+    Raises `HubError` for a token, a proxy, certificates or an address that cannot be used.
+    """
+    try:
+        token = get_token() or None
+    except (OSError, ValueError) as error:
+        raise HubError(
+            f"the token of the hub cannot be read: {error}",
+            hint="set `HF_TOKEN`, or let `HF_HOME` and `HF_TOKEN_PATH` name places that can be read",
+        ) from error
+    if token is not None and not (token.isascii() and token.isprintable()):
+        raise HubError(
+            "`HF_TOKEN` or the saved token is none: it has characters that no token has",
+            hint="copy it again, or unset it and delete the saved one",
+        )
+    try:
+        urlsplit(constants.ENDPOINT).port  # noqa: B018  raises for one that is none
+        get_session()
+    except (OSError, ValueError) as error:
+        raise HubError(
+            f"the hub cannot be asked as the environment says: {error}", hint=ENVIRONMENT
+        ) from error
     return Hub(
-        endpoint=constants.ENDPOINT,
-        cache=Path(constants.HF_HUB_CACHE).absolute(),
-        token=get_token() or None,
+        endpoint=constants.ENDPOINT, cache=Path(constants.HF_HUB_CACHE).absolute(), token=token
     )
 
 
 class _Large(msgspec.Struct):
     """What stands for a large file in git."""
 
-    size: int
+    size: Size
     sha256: str
 
 
@@ -79,7 +108,7 @@ class _Listed(msgspec.Struct):
     """A file in the hub's answer."""
 
     rfilename: str
-    size: int | None = None
+    size: Size | None = None
     blob_id: str | None = msgspec.field(name="blobId", default=None)
     lfs: _Large | None = None
 
@@ -100,15 +129,16 @@ def look_up(hub: Hub, name: str, revision: str) -> Repository:
     url = f"{hub.endpoint}/api/models/{name}/revision/{quote(revision, safe='')}"
 
     def ask() -> bytes:
-        answer = get_session().get(
-            url, params={"blobs": "true"}, headers=_headers(hub), timeout=TIMEOUT_S
-        )
-        hf_raise_for_status(answer)
-        return answer.content
+        session, headers = get_session(), _headers(hub)
+        with session.stream(
+            "GET", url, params={"blobs": "true"}, headers=headers, timeout=TIMEOUT_S
+        ) as answer:
+            hf_raise_for_status(answer)
+            return read_at_most(answer, MAX_LISTING_BYTES)
 
     try:
         listing = msgspec.json.decode(patiently(ask, asked, hub.wait), type=_Listing)
-    except msgspec.DecodeError as error:
+    except NOT_JSON as error:
         raise _strange(asked, str(error)) from error
     if not COMMIT.fullmatch(listing.sha):
         raise _strange(asked, f"the commit `{listing.sha}`")
@@ -162,6 +192,16 @@ def opened(
     with get_session().stream("GET", url, headers=headers, timeout=TIMEOUT_S) as response:
         hf_raise_for_status(response)
         yield response
+
+
+def read_at_most(answer: httpx2.Response, count: int) -> bytes:
+    """The answer's content, cut soon behind `count` bytes: one without an end would be read for ever."""
+    content = bytearray()
+    for piece in answer.iter_bytes():
+        content += piece
+        if len(content) > count:
+            break
+    return bytes(content)
 
 
 def _headers(hub: Hub) -> dict[str, str]:

@@ -64,8 +64,11 @@ def link(hub: Hub, repository: Repository, file: HubFile) -> None:
     place.parent.mkdir(parents=True, exist_ok=True)
     new = place.with_name(f".{file.name}.{os.getpid()}.new")
     new.unlink(missing_ok=True)
-    new.symlink_to(os.path.relpath(blob(hub, repository, file), place.parent))
-    new.replace(place)
+    try:
+        new.symlink_to(os.path.relpath(blob(hub, repository, file), place.parent))
+        new.replace(place)
+    finally:
+        new.unlink(missing_ok=True)
 
 
 def remember(hub: Hub, repository: Repository) -> None:
@@ -74,19 +77,28 @@ def remember(hub: Hub, repository: Repository) -> None:
     if known == repository.commit:
         return
     ref = storage(hub, repository.name) / "refs" / repository.revision
-    new = ref.with_name(f".{ref.name}.{os.getpid()}.new")
+    write_note(ref, repository.commit.encode())
+
+
+def write_note(place: Path, content: bytes) -> None:
+    """Whole or not at all. A note saves requests; where none can be written, they are made again."""
+    new = place.with_name(f".{place.name}.{os.getpid()}.new")
     with suppress(OSError):
-        ref.parent.mkdir(parents=True, exist_ok=True)
-        new.write_text(repository.commit)
-        new.replace(ref)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            new.write_bytes(content)
+            new.replace(place)
+        finally:
+            new.unlink(missing_ok=True)
 
 
 def remembered_commit(hub: Hub, name: str, revision: str) -> str | None:
     """The commit that `revision` is, or was when the hub was last asked; None if it never was."""
     if COMMIT.fullmatch(revision):
         return revision
+    ref = storage(hub, name) / "refs" / revision
     try:
-        commit = (storage(hub, name) / "refs" / revision).read_text().strip()
+        commit = ref.read_text().strip() if ref.is_file() else ""
     except (OSError, UnicodeDecodeError):
         return None
     return commit if COMMIT.fullmatch(commit) else None

@@ -1,8 +1,6 @@
 """The headers of a checkpoint that is not here, by ranges of its files; kept by commit, which never changes."""
 
-import os
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,6 +14,7 @@ from firmtoken.runtime.weights.errors import LoadError
 from firmtoken.runtime.weights.header import LENGTH_BYTES, TensorHeader, header_bytes, parse_header
 from firmtoken.runtime.weights.hub import (
     COMMIT,
+    NOT_JSON,
     PARTIAL,
     Hub,
     HubFile,
@@ -24,6 +23,7 @@ from firmtoken.runtime.weights.hub import (
     look_up,
     opened,
     patiently,
+    read_at_most,
 )
 from firmtoken.runtime.weights.hub_cache import (
     files_here,
@@ -31,6 +31,7 @@ from firmtoken.runtime.weights.hub_cache import (
     remembered_commit,
     snapshot,
     storage,
+    write_note,
 )
 from firmtoken.runtime.weights.hub_errors import HubError, Unreachable
 from firmtoken.runtime.weights.hub_files import Shards, described, shards
@@ -74,7 +75,7 @@ def find(hub: Hub, notes: Notes, name: str, revision: str) -> Found:
         if known is None:
             raise
         return Found(repository=known, stale=error)
-    _write(
+    write_note(
         notes.of(hub, name, repository.commit) / LISTING,
         msgspec.json.encode(list(repository.files.values())),
     )
@@ -111,7 +112,7 @@ def _listed(hub: Hub, notes: Notes, name: str, revision: str) -> Repository | No
         files = msgspec.json.decode(
             (notes.of(hub, name, commit) / LISTING).read_bytes(), type=list[HubFile]
         )
-    except (OSError, msgspec.DecodeError):
+    except (OSError, *NOT_JSON):
         return None
     return Repository(
         name=name, revision=revision, commit=commit, files={file.name: file for file in files}
@@ -159,7 +160,7 @@ def _fetch(
         return
     text = _range(hub, repository, file, LENGTH_BYTES, length) if length else b""
     headers[file.name] = parse_header(file.name, text, file.bytes)
-    _write(_note(folder, file), text)
+    write_note(_note(folder, file), text)
 
 
 def _range(hub: Hub, repository: Repository, file: HubFile, first: int, count: int) -> bytes:
@@ -172,18 +173,9 @@ def _range(hub: Hub, repository: Repository, file: HubFile, first: int, count: i
                     f"{hub.endpoint} sends no part of `{file.name}`, only the whole of it",
                     hint="download it and name its folder: `model.source: {path: ...}`",
                 )
-            text = answer.read()
+            text = read_at_most(answer, count)
         if len(text) != count:
             raise httpx2.RemoteProtocolError(f"{len(text)} bytes of {count}")
         return text
 
     return patiently(ask, asked, hub.wait)
-
-
-def _write(place: Path, text: bytes) -> None:
-    """A note saves requests; where none can be written, they are made again."""
-    new = place.with_name(f".{place.name}.{os.getpid()}.new")
-    with suppress(OSError):
-        place.parent.mkdir(parents=True, exist_ok=True)
-        new.write_bytes(text)
-        new.replace(place)

@@ -8,6 +8,7 @@ from pydantic import ValidationError
 from firmtoken.compiler.architectures import FAMILIES
 from firmtoken.compiler.family import Family, misfits
 from firmtoken.runtime.weights.declared import CONFIG, SEPARATE, Json
+from firmtoken.runtime.weights.dotted import put
 from firmtoken.runtime.weights.errors import LoadError
 from firmtoken.runtime.weights.files import read_object
 from firmtoken.runtime.weights.quantization import declared, kv_format, part_format
@@ -136,17 +137,10 @@ def _geometry(said: _Said, family: Family) -> dict[str, object]:
             raise LoadError(
                 file=CONFIG, expected=f"`{names.split()[0]}`", found="none", hint=COMPLETE
             )
-        _put(geometry, field, value)
+        put(geometry, field, value)
     geometry["full_attention_interval"] = _interval(said)
     geometry["rotary_dim"] = _rotary_dim(said, geometry["head_dim"])
     return geometry
-
-
-def _put(geometry: dict[str, object], field: str, value: object) -> None:
-    section, _, name = field.rpartition(".")
-    target = geometry.setdefault(section, {}) if section else geometry
-    assert isinstance(target, dict)
-    target[name] = value
 
 
 def _interval(said: _Said) -> object:

@@ -1,8 +1,11 @@
 """The model of a profile whose weights are made, not read: the plan says all that they follow from."""
 
+from pathlib import Path
+
 from firmtoken.compiler.places import Weight
 from firmtoken.compiler.plan import Plan, PlanModel
 from firmtoken.compiler.prescribed_routes import ROUTES
+from firmtoken.runtime.weights.dotted import put
 from firmtoken.schema.model import Model
 
 SEED, ROUTER = "synthetic.seed", "synthetic.routes"
@@ -11,6 +14,12 @@ SEED, ROUTER = "synthetic.seed", "synthetic.routes"
 def is_synthetic(plan: Plan) -> bool:
     """Whether nobody has its weights: they are made."""
     return SEED in plan.model.source
+
+
+def source_folder(plan: Plan) -> Path | None:
+    """Where the checkpoint's files are; None when it is not in a folder."""
+    path = plan.model.source.get("path")
+    return None if path is None else Path(path)
 
 
 def stored_weights(plan: Plan) -> tuple[Weight, ...]:
@@ -22,10 +31,7 @@ def planned_model(planned: PlanModel) -> Model:
     """The profile's model that the plan was made of."""
     geometry: dict[str, object] = {}
     for field, value in planned.geometry.items():
-        section, _, name = field.rpartition(".")
-        target = geometry.setdefault(section, {}) if section else geometry
-        assert isinstance(target, dict)
-        target[name] = value
+        put(geometry, field, value)
     return Model.model_validate(
         {
             "name": planned.name,

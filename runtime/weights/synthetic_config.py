@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from firmtoken.compiler.architectures import FAMILIES
 from firmtoken.compiler.tensor_bytes import NVFP4_BLOCK
 from firmtoken.runtime.weights.checkpoint import LOGICAL_PREFIX
+from firmtoken.runtime.weights.dotted import put
 from firmtoken.runtime.weights.layout import LaidTensor
 from firmtoken.runtime.weights.model_config import USUAL_KEYS
 from firmtoken.schema.model import Geometry, Model
@@ -28,9 +29,9 @@ def config_json(model: Model) -> Json:
         if value is not None
     }
     for field, keys in {**USUAL_KEYS, **family.config.keys}.items():
-        _put(text, keys.split()[0], _value(geometry, field))
-    _put(text, "rope_parameters.rope_type", "default")
-    _put(text, "rope_parameters.partial_rotary_factor", geometry.rotary_dim / geometry.head_dim)
+        put(text, keys.split()[0], _value(geometry, field))
+    put(text, "rope_parameters.rope_type", "default")
+    put(text, "rope_parameters.partial_rotary_factor", geometry.rotary_dim / geometry.head_dim)
     text["rotary_dim"] = geometry.rotary_dim
     if family.linear_layers:
         kinds = family.describe(model, "cuda").layer_kinds
@@ -78,10 +79,3 @@ def _value(geometry: Geometry, field: str) -> object:
         assert isinstance(value, Mapping)
         value = value[step]
     return value
-
-
-def _put(config: Json, key: str, value: object) -> None:
-    section, _, name = key.rpartition(".")
-    target = config.setdefault(section, {}) if section else config
-    assert isinstance(target, dict)
-    target[name] = value

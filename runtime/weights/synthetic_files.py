@@ -5,10 +5,11 @@ import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from firmtoken.runtime.weights.checkpoint import INDEX
+from firmtoken.runtime.weights.checkpoint import INDEX, MADE_UP
 from firmtoken.runtime.weights.declared import CONFIG, SEPARATE
 from firmtoken.runtime.weights.header import LENGTH_BYTES
 from firmtoken.runtime.weights.layout import LaidTensor
@@ -94,7 +95,8 @@ def small_files(model: Model, weights: SyntheticWeights, shards: Sequence[Shard]
         files[SEPARATE] = _json(quantisation)
     weight_map = {tensor.name: shard.name for shard in shards for tensor in shard.tensors}
     total = sum(map(num_bytes, weights.tensors.values()))
-    files[INDEX] = _json({"metadata": {"total_size": total}, "weight_map": weight_map})
+    metadata = {"total_size": total, MADE_UP: True}
+    files[INDEX] = _json({"metadata": metadata, "weight_map": weight_map})
     return files
 
 
@@ -110,14 +112,18 @@ def write_checkpoint(
     Raises `OSError`.
     """
     partial = folder.with_name(f".{folder.name}.{os.getpid()}.partial")
-    partial.mkdir(parents=True)
+    made = [parent for parent in folder.parents if not parent.exists()]
     try:
+        partial.mkdir(parents=True)
         for name, text in files.items():
             (partial / name).write_text(text, encoding="utf-8")
         _write_shards(partial, weights, shards, progress)
         partial.rename(folder)
     except BaseException:
-        shutil.rmtree(partial)
+        shutil.rmtree(partial, ignore_errors=True)
+        with suppress(OSError):  # another program has put something there
+            for parent in made:
+                parent.rmdir()
         raise
 
 

@@ -244,3 +244,12 @@ def test_check_says_which_waits_order_nothing() -> None:
     waits = "  `prefill.moe_gate_up` waits for `prefill.fetched`, "
     assert rest[0] == waits + "which the first chunk needs and later ones do not"
     assert "waits for" not in ft("check", "tiny-cpu").stdout
+
+
+def test_a_variable_that_the_hubs_library_cannot_read_is_no_traceback(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HF_HUB_DOWNLOAD_TIMEOUT", "soon")
+    done = ft("profile", "model", "hub:tiny/moe")
+    assert done.returncode == 1
+    assert "a variable of `huggingface_hub` has a value that it cannot read" in done.stderr

@@ -83,7 +83,7 @@ def test_a_checkpoint_that_is_not_here_is_planned_from_its_small_files_and_heade
     assert source == {"hub": "tiny/moe", "revision": COMMIT}
     assert said.err == (
         f"`main` of `tiny/moe` is commit {COMMIT} now\n"
-        f"  hint: `--set model.source.revision={COMMIT}` keeps it\n"
+        f"  hint: `--model hub:tiny/moe@{COMMIT}` keeps it\n"
         "`tiny/moe` fits the plan by its headers: 3,324 tensors in 3 files\n"
         "`ft run` downloads 20.7 MB in 10 files, 375 kB of them here\n"
     )
@@ -160,10 +160,11 @@ def test_the_timeline_is_of_the_same_checkpoint(
 
 
 def test_a_model_profile_is_written_for_a_checkpoint_that_is_not_here(
-    server: HubServer, tmp_path: Path
+    server: HubServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "model.yaml"
     assert make_hub_model_profile(NAMED, output=str(file)) == 0
+    assert capsys.readouterr().err == f"`main` of `tiny/moe` is commit {COMMIT} now\n"
     model = load_profile("tiny-cpu", [f"model={file}"]).profile.model
     shipped = load_profile("tiny-cpu").profile.model
     assert model.source.model_dump() == {"hub": "tiny/moe", "revision": COMMIT}

@@ -1,5 +1,6 @@
 """The text that shows whether weights are read right: which one, which part of it counts, and what is wrong with it."""
 
+import time
 from datetime import datetime
 from pathlib import Path
 
@@ -69,3 +70,11 @@ def test_a_text_that_is_none_is_refused(
     with pytest.raises(Failure, match=sentence) as refused:
         known_text(Perplexity(text=str(file)), tokenizer, {})
     assert refused.value.exit_code == exit_code
+
+
+def test_of_a_library_only_the_beginning_is_read(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    file = tmp_path / "library.txt"
+    file.write_text("word " * 8_000_000)
+    begun = time.monotonic()
+    assert len(known_text(Perplexity(text=str(file)), tokenizer, {}).token_ids) == TOKENS
+    assert time.monotonic() - begun < 5

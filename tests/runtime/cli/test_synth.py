@@ -1,5 +1,7 @@
 """`ft synth` says what it will take, writes a whole checkpoint or nothing, and never over what is there."""
 
+import errno
+import os
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -75,3 +77,34 @@ def test_a_vocabulary_without_room_for_bytes_is_refused(tmp_path: Path) -> None:
         synth(tmp_path / "checkpoint", "model.geometry.vocab_size=200")
     assert refused.value.exit_code == WRONG
     assert not list(tmp_path.iterdir())
+
+
+def test_a_failure_leaves_no_folder_that_was_made_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_arguments: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(Failure, match="nothing is left of it"):
+        synth(tmp_path / "new" / "deep" / "checkpoint")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_link_means_the_folder_that_it_leads_to(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "folder")
+    assert synth(tmp_path / "link") == 0
+    assert open_checkpoint(tmp_path / "folder").tensors
+    assert (tmp_path / "link").is_symlink()
+
+
+def test_a_mounted_disk_is_refused_before_another_is_filled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Written beside it, the checkpoint would lie on another disk and could not be moved into its place."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    monkeypatch.setattr(Path, "is_mount", lambda path: path == disk)
+    with pytest.raises(Failure, match="a disk is mounted there"):
+        synth(disk)
+    assert synth(disk / "checkpoint") == 0  # as the hint says

@@ -131,3 +131,8 @@ def test_absent_fields_and_special_tokens_are_no_fault() -> None:
         "{{ bos_token }}{{ messages[0].name }}{% if tools %}{% endif %}{{ messages[0].content }}"
     )
     ChatTemplate(source, special_tokens={}, now=noon).try_out()
+
+
+def test_a_template_that_wants_all_memory_is_a_refusal() -> None:
+    with pytest.raises(TemplateRefused, match="more memory than there is"):
+        render("{{ 'a' * length }}", length=10**15)

@@ -1,6 +1,7 @@
 """Values written without quotes, and the JSON that a schema makes of them."""
 
 import json
+import time
 from typing import Any
 
 import pytest
@@ -106,3 +107,14 @@ def test_every_text_becomes_json(text: str, allowed: set[str]) -> None:
 )
 def test_no_schema_is_too_odd_to_be_read(schema: object) -> None:
     assert kinds(schema)
+
+
+def test_a_schema_of_itself_many_times_over_is_read_at_once() -> None:
+    """Followed anew from every branch, it would keep the server for hours."""
+    again = {"anyOf": [{"$ref": "#/$defs/E"}] * 50}
+    chain = {f"D{step}": {"anyOf": [{"$ref": f"#/$defs/D{step + 1}"}] * 50} for step in range(6)}
+    named = {"$defs": {"E": again, **chain, "D6": {"type": "integer"}}}
+    begun = time.monotonic()
+    assert kinds({"$ref": "#/$defs/E"}, **named) == ["string"]
+    assert kinds({"$ref": "#/$defs/D0"}, **named) == ["number"]
+    assert time.monotonic() - begun < 5

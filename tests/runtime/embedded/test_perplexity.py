@@ -20,6 +20,7 @@ from firmtoken.compiler.placement import placement
 from firmtoken.compiler.plan import Plan
 from firmtoken.compiler.program import Value
 from firmtoken.runtime.cli.known_text import TOKENS, known_text
+from firmtoken.runtime.cli.synth import synthesise
 from firmtoken.runtime.engine.loading import inventory_of, load_weights
 from firmtoken.runtime.engine.messages import KnownText
 from firmtoken.runtime.engine.perplexity import read_perplexity
@@ -28,6 +29,7 @@ from firmtoken.runtime.engine.weights_check import WeightsReadWrong, check_weigh
 from firmtoken.runtime.kernels import CARDS
 from firmtoken.runtime.memory.arena import Arena
 from firmtoken.runtime.server.tokenizer import load_tokenizer
+from firmtoken.runtime.weights.checkpoint import INDEX, MADE_UP
 from firmtoken.runtime.weights.reader import Reader
 from firmtoken.schema.load import load_profile
 
@@ -189,6 +191,8 @@ def test_what_was_read_is_remembered_for_these_files_and_this_plan(
         file.write_text("[")
     _, launches = runs(running)
     assert launches, "what cannot be understood is not believed"
+    _, launches = runs(running)
+    assert not launches, "and is written anew"
 
 
 def test_a_state_folder_that_cannot_be_written_only_costs_time(
@@ -218,6 +222,18 @@ def test_what_is_too_much_is_not_remembered(start: Start, known: KnownText, tmp_
 def test_synthetic_weights_are_not_asked(start: Start, known: KnownText) -> None:
     running = start("tiny-cpu", *overrides("qwen3_5_moe", "{synthetic: {seed: 1}}"))
     assert checked(running, known).startswith("perplexity not read: the weights are synthetic")
+
+
+def test_a_folder_that_ft_synth_wrote_is_served_for_what_it_says_it_is(
+    start: Start, known: KnownText, tmp_path: Path
+) -> None:
+    assert synthesise("tiny-cpu", str(tmp_path / "made"), (), seed=1) == 0
+    running = start("tiny-cpu", f"model.source={{path: {tmp_path / 'made'}}}")
+    assert checked(running, known).startswith("perplexity not read: the weights are synthetic")
+    index = tmp_path / "made" / INDEX
+    index.write_text(index.read_text().replace(f'"{MADE_UP}": true', f'"{MADE_UP}": 1'))
+    with pytest.raises(WeightsReadWrong):
+        checked(running, known)
 
 
 def test_a_pool_without_room_for_the_text_is_not_asked(start: Start, known: KnownText) -> None:

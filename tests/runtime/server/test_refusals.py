@@ -14,6 +14,7 @@ from tests.runtime.waiting import until
 from firmtoken.runtime.dialects.chatml import ChatTemplate
 from firmtoken.runtime.server.answer import Answer
 from firmtoken.runtime.server.served_model import ServedModel
+from firmtoken.schema.diagnostic import LONGEST_LITERAL
 
 Serve = Callable[..., Any]
 HELLO: Any = [{"role": "user", "content": "hello"}]
@@ -116,6 +117,12 @@ def test_an_over_long_prompt_is_refused_before_the_stream_opens(running: Any, st
             "unsupported_parameter",
             "messages[0].content[0].type",
             "`messages[0].content[0].type`: `image_url` is not supported",
+        ),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "A" * 100_000}]}]},
+            "unsupported_parameter",
+            "messages[0].content[0].type",
+            f"`messages[0].content[0].type`: `{'A' * (LONGEST_LITERAL - 3)}...` is not supported",
         ),
         (
             {"messages": HELLO, "chat_template_kwargs": {"tools": []}},

@@ -1,16 +1,17 @@
 """A repository of the hub: its commit, its files, its headers, what is kept of them, and each refusal's sentence."""
 
+import errno
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.hub_server import COMMIT, HubServer, folder_files, serving
+from tests.hub_server import COMMIT, ENDLESS_BYTES, HubServer, folder_files, serving
 
 from firmtoken.runtime.weights.checkpoint import INDEX, open_checkpoint
 from firmtoken.runtime.weights.errors import LoadError
 from firmtoken.runtime.weights.hub import Hub, Repository, look_up
-from firmtoken.runtime.weights.hub_cache import snapshot, storage
+from firmtoken.runtime.weights.hub_cache import snapshot, storage, write_note
 from firmtoken.runtime.weights.hub_download import download
 from firmtoken.runtime.weights.hub_errors import HubError, Unreachable
 from firmtoken.runtime.weights.hub_files import described, shards, whole
@@ -272,6 +273,7 @@ def test_a_cache_that_cannot_be_written_serves_what_it_has(
     [
         ({"sha": "../../x"}, "what a hub does not: the commit `../../x`"),
         ({"sha": None}, "Expected `str`, got `null`"),
+        ({"siblings": [{"rfilename": "a", "size": -5}]}, "Expected `int` >= 0"),
         ({"siblings": [{"rfilename": "a"}]}, "`a` without a size or a digest"),
         (
             {"siblings": [{"rfilename": "a", "size": 1, "blobId": "../b"}]},
@@ -357,3 +359,26 @@ def test_a_single_file_without_an_index_is_a_checkpoint(
     names = json.loads(header[8 : 8 + int.from_bytes(header[:8], "little")]).keys()
     tensors = remote_checkpoint(hub, notes, repository, weights).tensors
     assert set(tensors) == names - {"__metadata__"}
+
+
+@pytest.mark.parametrize("file", ["", "config.json", SHARDS[1]])
+def test_an_answer_without_an_end_is_left(
+    hub: Hub, notes: Notes, server: HubServer, file: str
+) -> None:
+    server.faults.endless = {file}
+    with pytest.raises(HubError):
+        repository = small_files(hub, notes)
+        remote_checkpoint(hub, notes, repository, shards(repository, snapshot(hub, repository)))
+    server.close()
+    assert max(sent.count for sent in server.sent) < ENDLESS_BYTES
+
+
+def test_a_note_that_has_no_room_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_arguments: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", full)
+    write_note(tmp_path / "note", b"text")
+    assert not list(tmp_path.iterdir())
