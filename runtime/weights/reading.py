@@ -16,9 +16,10 @@ from firmtoken.runtime.weights.errors import LoadError
 from firmtoken.runtime.weights.files import unreadable
 from firmtoken.runtime.weights.header import AGAIN, TensorHeader
 
-READERS = 16
-"""Reads in flight, but for those whose bytes are put in place: 12 to 16 are a disk's limit (performance.md 5)."""
-BUFFER_BYTES = 8 * 2**20
+READERS = 8
+"""Reads in flight, but for those whose bytes are put in place. Sixteen of half the size load more slowly on two cores:
+they spend half as much again on waiting for the interpreter."""
+BUFFER_BYTES = 16 * 2**20
 """What one of them may read at once; all of them together are within the plan's line `process`."""
 
 Progress = Callable[[str, int, int], None]
