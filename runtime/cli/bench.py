@@ -36,7 +36,7 @@ from firmtoken.runtime.cli.compiled import Compiled, compile_argument
 from firmtoken.runtime.cli.failure import Failure, say
 from firmtoken.runtime.cli.fit import require_fit
 from firmtoken.runtime.cli.model_texts import model_texts
-from firmtoken.runtime.cli.this_gpu import GIB, choose_gpu, find_gpus
+from firmtoken.runtime.cli.this_gpu import GIB, choose_gpu, engine_environment, find_gpus
 from firmtoken.runtime.cli.this_machine import compute_threads
 from firmtoken.runtime.engine.messages import Sampling
 from firmtoken.runtime.exit_codes import FAILED, REFUSED
@@ -162,7 +162,7 @@ async def _engine_rows(compiled: Compiled, describe: Describe, wish: Wish) -> Al
     spec = EngineSpec(
         plan_json=plan_to_json(plan),
         segments=serving_plan(plan).segments,
-        environment=dict(os.environ) | plan.environment,
+        environment={**os.environ, **plan.environment, **engine_environment(plan, os.environ)},
         threads=threads if isinstance(threads, int) else compute_threads(),
         start_s=plan.schedule.deadlines.start_s,
         answer_s=plan.schedule.deadlines.decode_s,

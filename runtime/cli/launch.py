@@ -20,6 +20,7 @@ from firmtoken.runtime.cli.lock import lock_path, require_lock
 from firmtoken.runtime.cli.log_file import LogFile, open_log_file, opening_lines
 from firmtoken.runtime.cli.model_texts import model_texts
 from firmtoken.runtime.cli.serve import Launch, serve
+from firmtoken.runtime.cli.this_gpu import engine_environment
 from firmtoken.runtime.cli.this_machine import compute_threads
 from firmtoken.runtime.exit_codes import FAILED
 from firmtoken.runtime.server.folder import ModelFolderFault
@@ -137,7 +138,11 @@ def _described(
         engine=EngineSpec(
             plan_json=plan_json,
             segments=plan.segments,
-            environment=dict(os.environ) | dict(plan.environment),
+            environment={
+                **os.environ,
+                **plan.environment,
+                **engine_environment(compiled.plan, os.environ),
+            },
             threads=threads if isinstance(threads, int) else compute_threads(),
             start_s=compiled.plan.schedule.deadlines.start_s,
             answer_s=compiled.plan.schedule.deadlines.decode_s,

@@ -1,7 +1,7 @@
 """The GPUs of this machine, as the driver's NVML library tells of them: no torch, no CUDA context (D15)."""
 
 import importlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import ModuleType
 
@@ -10,6 +10,7 @@ from firmtoken.compiler.plan import Plan
 MIB, GIB = 2**20, 2**30
 ROOM_BYTES = 64 * MIB
 """Added to what others hold, in a hint: they may take a little more by the time it is followed."""
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 PACKAGE = "pynvml"
 """Of the distribution `nvidia-ml-py`."""
 
@@ -70,6 +71,19 @@ def choose_gpu(gpus: tuple[FoundGpu, ...], wanted: str) -> FoundGpu | None:
     if wanted == "auto":
         return max(gpus, key=lambda gpu: gpu.free, default=None)
     return next((gpu for gpu in gpus if wanted in (str(gpu.index), gpu.uuid)), None)
+
+
+def engine_environment(plan: Plan, environ: Mapping[str, str]) -> dict[str, str]:
+    """What makes the engine see the GPU that was chosen and checked, where there are several; raises `NoNvml`.
+
+    A person's own CUDA_VISIBLE_DEVICES (D17) stands where the profile says `auto`.
+    """
+    wanted = plan.device.index
+    if plan.device.kind != "cuda" or (wanted == "auto" and VISIBLE in environ):
+        return {}
+    gpus = find_gpus()
+    gpu = choose_gpu(gpus, wanted)
+    return {VISIBLE: gpu.uuid} if gpu is not None and len(gpus) > 1 else {}
 
 
 def differences(plan: Plan, gpu: FoundGpu) -> Iterator[tuple[str, str]]:

@@ -13,6 +13,7 @@ from firmtoken.runtime.engine.messages import KnownText
 from firmtoken.runtime.engine.perplexity import holds, read_perplexity
 from firmtoken.runtime.engine.program import Interpreter
 from firmtoken.runtime.weights.checkpoint import says_synthetic
+from firmtoken.runtime.weights.files import write_note
 from firmtoken.runtime.weights.preflight import Inventory
 
 
@@ -45,8 +46,8 @@ def check_weights(
             f"weights are not read right: perplexity {perplexity:.5g} on the {count} tokens of the known text,"
             f" at most {known.most:g} expected"
         )
-    if remembered is None:
-        _remember(file, perplexity)
+    if remembered is None and file is not None:
+        write_note(file, msgspec.json.encode(perplexity))  # what cannot be written is read again
     how = f"at most {known.most:g}" if remembered is None else "remembered"
     return f"weights are read right: perplexity {perplexity:.5g} on {count} tokens of a known text ({how})"
 
@@ -75,16 +76,3 @@ def _remembered(file: Path | None) -> float | None:
     except (OSError, msgspec.DecodeError):
         return None
     return found if math.isfinite(found) else None
-
-
-def _remember(file: Path | None, perplexity: float) -> None:
-    """Whole or not at all; where it cannot be written the next start reads again."""
-    if file is None:
-        return
-    part = file.with_suffix(".part")
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        part.write_bytes(msgspec.json.encode(perplexity))
-        part.replace(file)
-    except OSError:
-        return

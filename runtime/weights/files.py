@@ -1,8 +1,10 @@
 """A file of a checkpoint, before it is opened: a FIFO or a device would keep its reader for ever."""
 
 import json
+import os
 import stat
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 from firmtoken.runtime.weights.errors import LoadError
@@ -70,3 +72,15 @@ def _each_once(pairs: list[tuple[str, object]]) -> dict[str, object]:
         twice = next(name for name, count in counts.items() if count > 1)
         raise ValueError(f"`{twice[:MAX_SHOWN]}` twice in one object")
     return found
+
+
+def write_note(place: Path, content: bytes) -> None:
+    """Whole or not at all. A note saves work; where none can be written, it is done again."""
+    new = place.with_name(f".{place.name}.{os.getpid()}.new")
+    with suppress(OSError):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            new.write_bytes(content)
+            new.replace(place)
+        finally:
+            new.unlink(missing_ok=True)

@@ -6,9 +6,9 @@ models--ORG--NAME/snapshots/COMMIT/FILE    a link to them, made when they are wh
 """
 
 import os
-from contextlib import suppress
 from pathlib import Path
 
+from firmtoken.runtime.weights.files import write_note
 from firmtoken.runtime.weights.hub import COMMIT, Hub, HubFile, Repository
 from firmtoken.runtime.weights.hub_errors import HubError
 
@@ -78,18 +78,6 @@ def remember(hub: Hub, repository: Repository) -> None:
         return
     ref = storage(hub, repository.name) / "refs" / repository.revision
     write_note(ref, repository.commit.encode())
-
-
-def write_note(place: Path, content: bytes) -> None:
-    """Whole or not at all. A note saves requests; where none can be written, they are made again."""
-    new = place.with_name(f".{place.name}.{os.getpid()}.new")
-    with suppress(OSError):
-        place.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            new.write_bytes(content)
-            new.replace(place)
-        finally:
-            new.unlink(missing_ok=True)
 
 
 def remembered_commit(hub: Hub, name: str, revision: str) -> str | None:

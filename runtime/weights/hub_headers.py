@@ -11,6 +11,7 @@ import msgspec
 
 from firmtoken.runtime.weights.checkpoint import Checkpoint, assemble
 from firmtoken.runtime.weights.errors import LoadError
+from firmtoken.runtime.weights.files import write_note
 from firmtoken.runtime.weights.header import LENGTH_BYTES, TensorHeader, header_bytes, parse_header
 from firmtoken.runtime.weights.hub import (
     COMMIT,
@@ -31,7 +32,6 @@ from firmtoken.runtime.weights.hub_cache import (
     remembered_commit,
     snapshot,
     storage,
-    write_note,
 )
 from firmtoken.runtime.weights.hub_errors import HubError, Unreachable
 from firmtoken.runtime.weights.hub_files import Shards, described, shards

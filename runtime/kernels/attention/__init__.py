@@ -5,7 +5,32 @@ Hkv, D] through the segment's page table; query head h reads kv head h // (Hq / 
 the gate columns of `qkv` if gated (else there is no `qkv`). Padded rows give zeros. The card's format is that of `kv`.
 """
 
+from dataclasses import replace
+
 from firmtoken.compiler.cards import KernelCard
+
+TRITON_PREFILL = KernelCard(
+    op="attention",
+    name="triton_prefill",
+    entry="firmtoken.runtime.kernels.attention.triton_prefill:attention",
+    phases=("prefill",),
+    devices=("cuda",),
+    formats=("bf16",),
+    rank=1,
+    because="needs no nvcc on the machine, runs in graphs",
+    min_capability=(8, 0),
+    requires=("triton",),
+    head_dims=(64, 128, 256),
+    page_sizes=(16, 32, 64),
+    builds="firmtoken.runtime.kernels.attention.prefill_rows:prefill_builds",
+    constants=(("warps", 8), ("stages", 2)),
+    computed=(
+        ("tile", "prefill_tile"),
+        ("block", "prefill_block"),
+        ("fp8_units", "fp8_units"),
+        ("sequences", "sequences"),
+    ),
+)
 
 CARDS = (
     KernelCard(
@@ -50,49 +75,13 @@ CARDS = (
             ("early", "early_start"),
         ),
     ),
-    KernelCard(
-        op="attention",
-        name="triton_prefill",
-        entry="firmtoken.runtime.kernels.attention.triton_prefill:attention",
-        phases=("prefill",),
-        devices=("cuda",),
-        formats=("bf16",),
-        rank=1,
-        because="needs no nvcc on the machine, runs in graphs",
-        min_capability=(8, 0),
-        requires=("triton",),
-        head_dims=(64, 128, 256),
-        page_sizes=(16, 32, 64),
-        builds="firmtoken.runtime.kernels.attention.prefill_rows:prefill_builds",
-        constants=(("warps", 8), ("stages", 2)),
-        computed=(
-            ("tile", "prefill_tile"),
-            ("block", "prefill_block"),
-            ("fp8_units", "fp8_units"),
-            ("sequences", "sequences"),
-        ),
-    ),
-    KernelCard(
-        op="attention",
+    TRITON_PREFILL,
+    replace(
+        TRITON_PREFILL,
         name="triton_prefill_fp8",
-        entry="firmtoken.runtime.kernels.attention.triton_prefill:attention",
-        phases=("prefill",),
-        devices=("cuda",),
         formats=("fp8",),
-        rank=1,
         because="needs no nvcc on the machine, runs in graphs, keys and values widened as they come",
-        min_capability=(8, 0),
-        requires=("triton",),
-        head_dims=(64, 128, 256),
-        page_sizes=(16, 32, 64),
-        builds="firmtoken.runtime.kernels.attention.prefill_rows:prefill_builds",
-        constants=(("warps", 8), ("stages", 2)),
-        computed=(
-            ("tile", "prefill_tile_fp8"),
-            ("block", "prefill_block"),
-            ("fp8_units", "fp8_units"),
-            ("sequences", "sequences"),
-        ),
+        computed=(("tile", "prefill_tile_fp8"), *TRITON_PREFILL.computed[1:]),
     ),
     KernelCard(
         op="attention",

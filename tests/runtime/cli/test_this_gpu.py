@@ -3,6 +3,7 @@
 import re
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -11,10 +12,12 @@ from firmtoken.compiler.plan import Plan
 from firmtoken.runtime.cli.compiled import compile_argument
 from firmtoken.runtime.cli.this_gpu import (
     PACKAGE,
+    VISIBLE,
     FoundGpu,
     NoNvml,
     choose_gpu,
     differences,
+    engine_environment,
     find_gpus,
 )
 
@@ -98,6 +101,19 @@ def test_the_device_is_chosen_as_the_plan_says(install: Install) -> None:
     gpus = find_gpus()
     found = [choose_gpu(gpus, wanted) for wanted in ("auto", "2", "GPU-0", "7")]
     assert [gpu and gpu.index for gpu in found] == [1, 2, 0, None]
+
+
+def test_of_several_gpus_the_engine_sees_the_one_that_was_checked(
+    install: Install, plan: Plan
+) -> None:
+    install(1 * GIB, 50 * GIB)
+    second = replace(plan, device=replace(plan.device, index="0"))
+    mine = {VISIBLE: "0"}
+    assert engine_environment(plan, {}) == {VISIBLE: "GPU-1"}
+    assert engine_environment(second, {}) == engine_environment(second, mine) == {VISIBLE: "GPU-0"}
+    assert engine_environment(plan, mine) == {}
+    install(50 * GIB)
+    assert engine_environment(plan, {}) == {}
 
 
 def test_a_driver_that_does_not_answer_is_a_sentence(install: Install) -> None:

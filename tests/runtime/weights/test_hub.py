@@ -10,8 +10,9 @@ from tests.hub_server import COMMIT, ENDLESS_BYTES, HubServer, folder_files, ser
 
 from firmtoken.runtime.weights.checkpoint import INDEX, open_checkpoint
 from firmtoken.runtime.weights.errors import LoadError
+from firmtoken.runtime.weights.files import write_note
 from firmtoken.runtime.weights.hub import Hub, Repository, look_up
-from firmtoken.runtime.weights.hub_cache import snapshot, storage, write_note
+from firmtoken.runtime.weights.hub_cache import snapshot, storage
 from firmtoken.runtime.weights.hub_download import download
 from firmtoken.runtime.weights.hub_errors import HubError, Unreachable
 from firmtoken.runtime.weights.hub_files import described, shards, whole
