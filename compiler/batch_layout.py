@@ -3,6 +3,10 @@
 Kernels read a batch at fixed addresses, in tensors (`runtime/kernels/device_rows.py`); a captured program reads the
 same bytes at every replay. Page tables come last: they change seldom, and a decode step leaves them out then.
 
+What a launch is given begins at a multiple of 16 bytes, whichever launch it is and whichever sequence is its first: a
+compiler makes another form of a kernel for an address that does not, in the midst of serving. So what launches have of
+their own, and page tables, lie in rows of whole 16 bytes.
+
 Legend: S sequences, N rows, P pages of the longest sequence, L launches with rows of their own (tiles, then the chunk).
 """
 
@@ -91,15 +95,18 @@ def _rows(rows: int) -> Iterator[Shaped]:
 
 
 def _launches(launches: tuple[int, ...], sequences: int) -> Iterator[Shaped]:
-    yield "num_rows", "int32", (*launches, 1)
-    yield "first_rows", "int32", (*launches, sequences + 1)
-    yield "starts", "int32", (*launches, sequences)
-    yield "boundary", "int32", (*launches, sequences)
+    for name, numbers in (
+        ("num_rows", 1),
+        ("first_rows", sequences + 1),
+        ("starts", sequences),
+        ("live", sequences),
+        ("shadow", sequences),
+        ("boundary", sequences),
+    ):
+        yield name, "int32", (*launches, _whole(numbers))
 
 
 def _of_sequences(sequences: int, pages: int) -> Iterator[Shaped]:
-    yield "live", "int32", (sequences,)
-    yield "shadow", "int32", (sequences,)
     for name, dtype in (
         ("temperature", "fp32"),
         ("top_p", "fp32"),
@@ -109,7 +116,12 @@ def _of_sequences(sequences: int, pages: int) -> Iterator[Shaped]:
         ("position", "int64"),
     ):
         yield name, dtype, (sequences,)
-    yield "pages", "int32", (sequences, pages)
+    yield "pages", "int32", (sequences, _whole(pages))
+
+
+def _whole(numbers: int) -> int:
+    """So many numbers of four bytes, or some more, that the next row is aligned too."""
+    return align_up(numbers * ELEMENT_BYTES["int32"], FIELD_ALIGN) // ELEMENT_BYTES["int32"]
 
 
 def _placed(shaped: tuple[Shaped, ...]) -> BatchLayout:

@@ -14,6 +14,17 @@ class Excluded:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SizeLimit:
+    """Which sizes of a model a kernel takes; a model that lacks one of the fields is not limited by it."""
+
+    sizes: tuple[str, ...]
+    """Fields of `model.geometry`, `linear.value_head_dim` for instance; several are multiplied."""
+    multiple_of: int = 1
+    one_of: tuple[int, ...] = ()
+    """Empty = any."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KernelCard:
     """One kernel for one op. Cards lie beside their kernels and import no torch."""
 
@@ -46,6 +57,7 @@ class KernelCard:
     """Head sizes it takes; empty = any."""
     page_sizes: tuple[int, ...] = ()
     """Page sizes it takes; empty = any."""
+    limits: tuple[SizeLimit, ...] = ()
     max_rows: int = 2**31
     capturable: bool = True
     ignores_stream: bool = False
@@ -83,6 +95,7 @@ class GpuCard(TypedDict, total=False):
     constants: tuple[tuple[str, int], ...]
     computed: tuple[tuple[str, str], ...]
     takes_shared: tuple[str, ...]
+    limits: tuple[SizeLimit, ...]
 
 
 def planned_gpu_card(
@@ -100,6 +113,7 @@ def planned_gpu_card(
     constants: tuple[tuple[str, int], ...] = (),
     computed: tuple[tuple[str, str], ...] = (),
     takes_shared: tuple[str, ...] = (),
+    limits: tuple[SizeLimit, ...] = (),
 ) -> KernelCard:
     """A card of a GPU kernel that nothing launches yet: plans may name it, `ft run` refuses it (D13)."""
     card = _without_entry(op, name, phases, formats, rank=rank, because=because, status="planned")
@@ -112,6 +126,7 @@ def planned_gpu_card(
         constants=constants,
         computed=computed,
         takes_shared=takes_shared,
+        limits=limits,
     )
 
 
@@ -133,6 +148,11 @@ def foreign_gpu_card(
     """A card of a kernel that users ask about and FirmToken does not call: shown with its reason, refused by name."""
     card = _without_entry(op, name, phases, formats, rank=99, because=not_called, status="foreign")
     return replace(card, not_called=not_called, excluded=excluded, hazards=hazards)
+
+
+def multiples(multiple_of: int, *sizes: tuple[str, ...]) -> tuple[SizeLimit, ...]:
+    """Each of these sizes only in multiples of a number."""
+    return tuple(SizeLimit(sizes=names, multiple_of=multiple_of) for names in sizes)
 
 
 def below(first: tuple[int, int], because: str) -> Excluded:

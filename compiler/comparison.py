@@ -133,6 +133,12 @@ def _decode(one: Plan, two: Plan, names: Names) -> Iterator[str]:
             more_helps=True,
             words=_billions,
         ),
+        _cause(
+            "its lanes decode weights at {} TFLOP/s of fp32 instead of {}",
+            *(_device_number(plan, "flops", "fp32") for plan in (one, two)),
+            more_helps=True,
+            words=_trillions,
+        ),
         _captured(one, two),
     )
     yield f"decode: {names[1]} writes {_change(was, now)}{_because(causes, better=now > was)}"
@@ -160,7 +166,7 @@ def _prompts(one: Plan, two: Plan, names: Names) -> Iterator[str]:
         ),
         _cause(
             "the device computes {} TFLOP/s instead of {}",
-            *(_device_number(plan, "flops") for plan in (one, two)),
+            *(_device_number(plan, "flops", "bf16") for plan in (one, two)),
             more_helps=True,
             words=_trillions,
         ),
@@ -241,11 +247,11 @@ def _listed(texts: Sequence[str]) -> str:
     return f"{', '.join(others)} and {last}" if others else last
 
 
-def _device_number(plan: Plan, key: str) -> float:
+def _device_number(plan: Plan, key: str, format_: str = "") -> float:
     device = plan.hardware["cpu"] or plan.hardware["gpu"]
     assert isinstance(device, dict), "the schema asks for `gpu` or `cpu`"
     found = device[key]
-    return float(found["bf16"] if isinstance(found, dict) else found)
+    return float(found[format_] if isinstance(found, dict) else found)
 
 
 def _line(plan: Plan, name: str) -> int:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from firmtoken.compiler.cards import KernelCard
-from firmtoken.compiler.workspaces import Sizes, split_kv_parts
+from firmtoken.compiler.workspaces import Sizes, split_kv_parts, wide_tokens
 
 FP8_UNITS = (8, 9)
 """From here on a card converts e4m3 itself (PTX ISA, `cvt`)."""
@@ -42,12 +42,36 @@ def _prefill_tile(sizes: Sizes) -> int:
 
 def _prefill_tile_fp8(sizes: Sizes) -> int:
     """What FP8 is converted to takes registers too: on 12.0 they are too few at any head size."""
-    return 128 if sizes.head_dim < WIDE_HEAD and sizes.capability < (12, 0) else 64
+    return 64 if sizes.capability >= (12, 0) else _prefill_tile(sizes)
 
 
 def _prefill_block(sizes: Sizes) -> int:
     """Tokens at a time: wide heads fill 99 KB of shared memory with half as many."""
     return 64 if sizes.head_dim < WIDE_HEAD or sizes.capability in WIDE_MEMORY else 32
+
+
+def _roomy(sizes: Sizes) -> bool:
+    """Whether FP8 pages find registers beside the loop over wide ones: not in a tile of 128 rows, but on 9.0."""
+    few_columns = sizes.head_dim < WIDE_HEAD and sizes.capability == HOPPER
+    return few_columns or _prefill_tile_fp8(sizes) < 128
+
+
+def _prefill_block_fp8(sizes: Sizes) -> int:
+    return _prefill_block(sizes) if _roomy(sizes) else 32
+
+
+def _prefill_stages_fp8(sizes: Sizes) -> int:
+    """Blocks of FP8 pages that are under way, and one."""
+    return 2 if _roomy(sizes) else 1
+
+
+def _sms(sizes: Sizes) -> int:
+    return sizes.sms
+
+
+def _q_again(sizes: Sizes) -> int:
+    """Whether each loop over tokens loads q: wgmma takes it as it lies in shared memory, mma as the format wants it."""
+    return int(sizes.capability[0] != WGMMA)
 
 
 def _gdn_stages(sizes: Sizes) -> int:
@@ -99,6 +123,11 @@ RULES: Mapping[str, Callable[[Sizes], int]] = {
     "prefill_tile": _prefill_tile,
     "prefill_tile_fp8": _prefill_tile_fp8,
     "prefill_block": _prefill_block,
+    "prefill_block_fp8": _prefill_block_fp8,
+    "prefill_stages_fp8": _prefill_stages_fp8,
+    "q_again": _q_again,
+    "sms": _sms,
+    "wide_tokens": wide_tokens,
     "gdn_stages": _gdn_stages,
     "sequences": _sequences,
     "conv_words": _conv_words,

@@ -6,7 +6,14 @@ from firmtoken.compiler.admission import need
 from firmtoken.compiler.facts import CacheChoice, Split
 from firmtoken.compiler.hit_rates import hit_rate
 from firmtoken.compiler.plan import Conversation, OnDemand
-from firmtoken.compiler.speed import Costs, Residency, compute_s, on_demand_s, prefill_s
+from firmtoken.compiler.speed import (
+    Costs,
+    Residency,
+    compute_s,
+    first_token_host_s,
+    on_demand_s,
+    prefill_s,
+)
 
 LONGEST_PROMPT = 30_000
 """What coding agents send at first; a longer context is for what comes later."""
@@ -52,16 +59,13 @@ def predict_conversation(
     """Seconds of one conversation alone on the machine, and how many of them run at once.
 
     Cold prompt: `first_token_s(prompt)`. Next turn: prompt and answer are cached but for their last token and a page
-    that is not full, so `first_token_s(turn + rest)` at that depth, and one snapshot of the linear layers' states comes
-    over the link; without a prefix cache everything is read again. At once: as many as `need(prompt + answer + turn,
-    answer)` pages fit, at most `requests`.
+    that is not full, so `first_token_s(turn + rest)` at that depth; without a prefix cache everything is read again.
+    At once: as many as `need(prompt + answer + turn, answer)` pages fit, at most `requests`.
     """
     lengths = conversation_lengths(split.context, answer)
     before = lengths.prompt + lengths.answer
     cached = 0 if cache.type == "none" else (before - 1) // cache.page_size * cache.page_size
     turn_s = first_token_s(costs, residency, below, before + lengths.turn - cached, cached)
-    if cached:
-        turn_s += cache.state_bytes_per_sequence / costs.machine.copy_rate
     each = need(before + lengths.turn, lengths.answer, cache.page_size)
     return Conversation(
         prompt_tokens=lengths.prompt,
@@ -76,10 +80,16 @@ def predict_conversation(
 def first_token_s(
     costs: Costs, residency: Residency, below: OnDemand, tokens: int, depth: int = 0
 ) -> float:
-    """`tokens` new tokens after `depth` cached ones: on demand if fewer than `below`, else streaming the bank."""
+    """`tokens` new tokens after `depth` cached ones: on demand if fewer than `below`, else streaming the bank.
+
+    Behind cached tokens one snapshot of the linear layers' states comes over the link first.
+    """
+    before = first_token_host_s(costs.machine)
+    if depth:
+        before += costs.state_bytes / costs.machine.copy_rate
     if tokens >= (below.warm if depth else below.cold):
-        return prefill_s(costs, residency, tokens, depth)
+        return before + prefill_s(costs, residency, tokens, depth)
     hits = hit_rate(residency.fraction) if depth else residency.fraction
     # `on_demand_s` counts attention from the first token on; what lies before is added here.
     deeper = compute_s(costs, tokens, depth) - compute_s(costs, tokens, 0)
-    return on_demand_s(costs, residency, tokens, hits) + deeper
+    return before + on_demand_s(costs, residency, tokens, hits) + deeper

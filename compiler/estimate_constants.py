@@ -1,22 +1,56 @@
 """Every constant of the estimate, with unit and source: the same for all machines, models and profiles.
 
-None is fitted to one profile or one anchor: `tests/compiler/test_estimates.py` holds all anchors against all of them
-at once. What they predicted before anybody had measured is kept in `tests/compiler/cases/predictions-h200-qwen.yaml`.
-Sources: performance.md and prototype.md of the facts, DEFINITIONS.md (D).
+What our kernels do with a card's data sheet was measured on one H200 (runtime/kernels/NOTES.md, 2026-12-01) and is
+taken for every other card too, on which nothing was measured. None is fitted to one point: kernels were timed one by
+one, and `tests/compiler/test_measured_h200.py` holds whole steps and prompts against their sum. What was predicted
+before anybody had measured is kept in `tests/compiler/cases/predictions-h200-qwen.yaml`.
+Sources: NOTES.md of the kernels; performance.md and prototype.md of the facts; DEFINITIONS.md (D).
 """
 
 Points = tuple[tuple[float, float], ...]
 
-DECODE_EFFICIENCY = 0.6
-"""Share of the memory's bandwidth that a decode step reaches (performance.md 2.2: five public results together)."""
-PREFILL_BANDWIDTH_EFFICIENCY = 0.8
-"""The same for the long reads of a prefill (prototype.md 4)."""
-PREFILL_EFFICIENCY = 0.45
-"""Share of dense peak arithmetic: 74 of 165 TFLOP/s on a 4090, 450 of 989 on an H200 (performance.md 2.3)."""
-LAYER_S = 20e-6
-"""Seconds of a layer that neither bytes nor FLOP explain (performance.md 2.2)."""
-KERNEL_S = 6e-6
-"""Least seconds of a launch of a decode step: 370 take 2.2 ms where bytes do not count (performance.md 2.2)."""
+BANDWIDTH_SHARE = 0.8
+"""Of the memory's bandwidth, where a kernel only reads: 0.80 in bf16 attention over 131,072 tokens, 0.89 in copies
+(NOTES.md; performance.md, first table). Decoding and products come after the bytes, not beside them."""
+DECODING = 3.6
+"""Instructions of a lane that make a number of one weight: NVFP4 in tiles 3.6, FP8 with one row 3.4 (NOTES.md)."""
+MULTIPLYING = 1.7
+"""Instructions more for each row that it is multiplied with outside tensor cores: 5 to 5.6 a weight with one row, 9.8
+in FP8 with four (NOTES.md)."""
+LANE_ROWS = 4
+"""Up to so many rows lanes multiply; tensor cores, which take 1 to 16 rows alike, pay from there on (NOTES.md)."""
+PRODUCT_SHARE = 0.45
+"""Of dense peak arithmetic, in tiles on tensor cores, decoding apart: 0.46 in FP8, 0.37 in gate and up of NVFP4 with
+its decoding (NOTES.md); 74 of 165 TFLOP/s on a 4090 (performance.md 2.3)."""
+ATTENTION_SHARE = 0.37
+"""The same of attention over a prompt: 2,048 rows behind 0 to 131,072 tokens reach 0.35 to 0.54 with heads of 256, 0.30
+to 0.38 with 128, FP8 pages as BF16 (NOTES.md)."""
+ATTENTION_BLOCK = 64
+"""Tokens that rows of a prompt go through at a time (NOTES.md)."""
+ATTENTION_BLOCK_S = 2.1e-6
+"""Least seconds of it: 1,057 us for 128 rows behind 32,768 tokens (NOTES.md)."""
+TILE_ROWS = (16, 128)
+"""Least and most rows of a tile. Weights are decoded once for each, and of an expert's last one half is padding
+(NOTES.md; runtime/kernels/tile_shapes.py)."""
+GDN_CHUNK_S = 6.5e-6
+"""Seconds of a linear layer for each chunk of a prompt, one after the other: 18.6 ms for 94 chunks in 30 layers
+(NOTES.md)."""
+LAUNCH_S = 2.6e-6
+"""Seconds of a launch in a captured decode step that neither bytes nor instructions explain (NOTES.md, whole steps:
+2,026 us, no launch early, are 373 of them and 1,060 us of work)."""
+EARLY_LAUNCH_S = 1.6e-6
+"""The same where a launch starts before the one before it has ended: 1,637 us greedy, 1,709 with top-p (NOTES.md)."""
+PREFILL_LAYER_S = 90e-6
+"""Seconds of a layer of a prompt, however short: 17 launches, whose programs are too few to fill a card, take 4 to 8 us
+each beyond their bytes and FLOP (NOTES.md: prompts of one token and of 108)."""
+STEP_HOST_S = 20e-6
+"""Seconds of a decode step in which the device waits for the host, which runs a step ahead: 1,740 us a step where
+replays alone take 1,720 (NOTES.md)."""
+WALK_LAYER_S = 2e-3
+"""Seconds in which the host launches one layer of a prompt that no graph holds: 56 to 105 ms for the 40 layers of 3,008
+to 6,008 tokens, everything resident (NOTES.md)."""
+FIRST_TOKEN_HOST_S = 1.5e-3
+"""Seconds of a first token beyond its kernels: batch, launch of the graph and draw, 108 and 1,508 tokens (NOTES.md)."""
 ADMISSION_S = 12e-6
 """Seconds of a layer for its expert table where experts are offloaded (prototype.md 2.2)."""
 ON_DEMAND_S = 30e-6

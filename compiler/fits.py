@@ -29,7 +29,7 @@ from firmtoken.compiler.ledger_lines import (
     restart_copy_line,
     snapshot_line,
 )
-from firmtoken.compiler.machine import Machine, captures
+from firmtoken.compiler.machine import Machine, uses_graphs
 from firmtoken.compiler.slot_split import (
     NoSlots,
     exact_slots,
@@ -113,7 +113,7 @@ class Fits:
         self.candidates = candidates
         self.machine = machine
         self.requests = batches.max_num_seqs
-        captured = captures(profile)
+        captured = uses_graphs(profile)
         self._fixed = {
             name: fixed_lines(
                 machine,
@@ -136,6 +136,9 @@ class Fits:
                 kv_bytes_per_token=facts.kv_elements_per_token * cache.kv_bytes_per_element,
                 state_bytes=cache.state_bytes_per_sequence,
                 launches=laid.launches,
+                mixer_tile=batches.mixer_tile,
+                moe_chunk=batches.moe_chunk,
+                prefill_graph_rows=batches.prefill_graph_rows if name == "resident" else (),
             )
             for name, laid in candidates.laid.items()
         }

@@ -2,14 +2,17 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import prod
+from operator import attrgetter
 
-from firmtoken.compiler.cards import KernelCard
+from firmtoken.compiler.cards import KernelCard, SizeLimit
 from firmtoken.compiler.facts import CacheChoice
 from firmtoken.compiler.hazard_effects import said
 from firmtoken.compiler.hazards import blamed_field, find_hazard, holds
-from firmtoken.compiler.machine import captures, describe_machine
+from firmtoken.compiler.machine import describe_machine, uses_graphs
 from firmtoken.compiler.situation import Situation, describe_situation, installed
 from firmtoken.schema.hardware import Hardware
+from firmtoken.schema.model import Geometry
 from firmtoken.schema.profile import Profile
 
 
@@ -21,7 +24,7 @@ class Launch:
     situation: Situation
     kind: str
     capability: tuple[int, int]
-    head_dim: int
+    geometry: Geometry
     page_size: int
     captured: bool
     """Whether decode steps are CUDA graphs."""
@@ -49,9 +52,9 @@ def describe_launch(profile: Profile, cache: CacheChoice) -> Launch:
         situation=describe_situation(profile, cache),
         kind=machine.kind,
         capability=machine.capability,
-        head_dim=profile.model.geometry.head_dim,
+        geometry=profile.model.geometry,
         page_size=cache.page_size,
-        captured=captures(profile),
+        captured=uses_graphs(profile),
         side_streams=profile.streams.layout == "auto",
     )
 
@@ -76,6 +79,7 @@ def faults(card: KernelCard, phase: str, format_name: str, launch: Launch) -> It
     if format_name not in card.formats:
         yield Unfit(cause="format", words=f"takes {_either(card.formats)}, not {format_name}")
     yield from _shapes(card, launch)
+    yield from _limits(card, launch)
     yield from _packages(card, launch)
     yield from _streams(card, phase, launch)
 
@@ -125,11 +129,12 @@ def _capability(card: KernelCard, launch: Launch) -> Iterator[Unfit]:
 
 
 def _shapes(card: KernelCard, launch: Launch) -> Iterator[Unfit]:
-    if card.head_dims and launch.head_dim not in card.head_dims:
+    head_dim = launch.geometry.head_dim
+    if card.head_dims and head_dim not in card.head_dims:
         sizes = _either(card.head_dims)
         yield Unfit(
             cause="heads",
-            words=f"takes heads of {sizes}, not {launch.head_dim}",
+            words=f"takes heads of {sizes}, not {head_dim}",
             field="model.geometry.head_dim",
             remedy=f"serve a model with heads of {sizes}",
         )
@@ -140,6 +145,31 @@ def _shapes(card: KernelCard, launch: Launch) -> Iterator[Unfit]:
             field="cache.page_size",
             remedy="use " + " or ".join(f"`{size}`" for size in card.page_sizes),
         )
+
+
+def _limits(card: KernelCard, launch: Launch) -> Iterator[Unfit]:
+    for limit in card.limits:
+        found = size_of(limit, launch.geometry)
+        if found is None or (
+            found % limit.multiple_of == 0 and (not limit.one_of or found in limit.one_of)
+        ):
+            continue
+        name = " times ".join(f"`{size}`" for size in limit.sizes)
+        taken = _either(limit.one_of) if limit.one_of else f"a multiple of {limit.multiple_of}"
+        yield Unfit(
+            cause="size",
+            words=f"takes {name} of {taken}, not {found}",
+            field=f"model.geometry.{limit.sizes[0]}",
+            remedy=f"serve a model whose {name} is {taken}",
+        )
+
+
+def size_of(limit: SizeLimit, geometry: Geometry) -> int | None:
+    """What the limit is about; None where the model has no such thing."""
+    if geometry.linear is None and any(size.startswith("linear.") for size in limit.sizes):
+        return None
+    found: list[int] = [attrgetter(size)(geometry) for size in limit.sizes]
+    return prod(found)
 
 
 def _packages(card: KernelCard, launch: Launch) -> Iterator[Unfit]:

@@ -18,7 +18,7 @@ def launch_forms(plan: Plan, row: KernelChoice) -> tuple[LaunchForm, ...]:
                 shape=tuple(size for size in buffer.shape if isinstance(size, int)),
             )
             for buffer in plan.buffers
-            if buffer.kind == "activation"
+            if buffer.kind in ("activation", "host")
         },
     }
     forms = {}

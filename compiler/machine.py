@@ -1,6 +1,8 @@
 """The machine's numbers in one shape, whether its device is a GPU or the CPU playing one (D9)."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from firmtoken.compiler.errors import PlanError, Refusal
 from firmtoken.schema.hardware import Cpu, Gpu, Hardware
@@ -9,6 +11,18 @@ from firmtoken.schema.profile import Profile
 PINNABLE_PERCENT, PINNABLE_PERCENT_ON_WINDOWS = 75, 40
 """Of the host's memory, where a profile does not say. Linux sets no limit, but the rest of the system must keep its
 pages; Windows, and so WSL, lets about half be pinned by all programs together (H-60)."""
+
+PEAKS: Mapping[Literal["bf16", "fp32"], tuple[str, str]] = {
+    "bf16": (
+        "prefill is planned from the arithmetic that it allows",
+        "take the dense figure of the data sheet, accumulating in fp32",
+    ),
+    "fp32": (
+        "decode is planned from the instructions that it allows",
+        "take the figure of the data sheet without tensor cores",
+    ),
+}
+"""Throughputs that no plan can do without: what is planned from each, and where to find it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +41,9 @@ class Machine:
     bandwidth: float
     flops: float
     """Dense peak of the format that prefill multiplies in."""
+    instructions: float
+    """A second, over all lanes: half of the fp32 peak, since a multiplication with addition counts as two FLOP. A CPU's
+    products are counted in FLOP alone."""
     launch_s: float
     copy_rate: float
     """Copy engine, host to device."""
@@ -56,7 +73,7 @@ def describe_machine(hardware: Hardware) -> Machine:
     return _with_cpu(hardware, hardware.cpu)
 
 
-def captures(profile: Profile) -> bool:
+def uses_graphs(profile: Profile) -> bool:
     """Whether decode steps are captured as graphs: on a GPU, unless `graphs` is off."""
     return profile.hardware.gpu is not None and profile.graphs == "auto"
 
@@ -72,18 +89,9 @@ def pinnable_bytes(hardware: Hardware) -> int:
 
 def _with_gpu(hardware: Hardware, gpu: Gpu) -> Machine:
     assert hardware.link is not None, "the schema asks for `link` beside `gpu`"
-    flops = gpu.flops.get("bf16")
-    if flops is None:
-        raise PlanError(
-            (
-                Refusal(
-                    field="hardware.gpu.flops",
-                    message="`bf16` is missing: prefill is planned from the arithmetic that it allows",
-                    hint="take the dense figure of the data sheet, accumulating in fp32",
-                    code="contradiction",
-                ),
-            )
-        )
+    flops, lanes = gpu.flops.get("bf16"), gpu.flops.get("fp32")
+    if flops is None or lanes is None:
+        raise PlanError(tuple(_missing(kind) for kind in PEAKS if gpu.flops.get(kind) is None))
     return Machine(
         kind="cuda",
         capability=gpu.capability,
@@ -92,12 +100,23 @@ def _with_gpu(hardware: Hardware, gpu: Gpu) -> Machine:
         context_bytes=gpu.context_overhead,
         bandwidth=gpu.bandwidth,
         flops=flops,
+        instructions=lanes / 2,
         launch_s=gpu.launch_us * 1e-6,
         copy_rate=hardware.link.h2d,
         gather_rate=hardware.link.gather,
         host_memory=hardware.host.memory,
         pinnable=pinnable_bytes(hardware),
         shares_banks=_shares_banks(hardware),
+    )
+
+
+def _missing(kind: Literal["bf16", "fp32"]) -> Refusal:
+    planned, hint = PEAKS[kind]
+    return Refusal(
+        field="hardware.gpu.flops",
+        message=f"`{kind}` is missing: {planned}",
+        hint=hint,
+        code="contradiction",
     )
 
 
@@ -111,6 +130,7 @@ def _with_cpu(hardware: Hardware, cpu: Cpu) -> Machine:
         context_bytes=0,
         bandwidth=cpu.bandwidth,
         flops=cpu.flops,
+        instructions=cpu.flops / 2,
         launch_s=cpu.launch_us * 1e-6,
         # Without a link a copy reads and writes the same RAM.
         copy_rate=link.h2d if link is not None else hardware.host.bandwidth / 2,

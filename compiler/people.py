@@ -41,7 +41,7 @@ def not_runnable(plan: Plan) -> str:
         f"{compiled} of its {len(plan.kernels)} kernels are" if compiled else "no kernel of it is"
     )
     return (
-        f"cannot run yet: no kernel is written for {', '.join(planned)}; {known} known to compile for this card "
+        f"cannot run yet: nothing launches {', '.join(planned)}; {known} known to compile for this card "
         "(`ft check --kernels`)"
     )
 

@@ -9,7 +9,7 @@ from firmtoken.compiler.expert_slots import slot_bytes, slot_parts
 from firmtoken.compiler.facts import Batches, CacheChoice, Candidates, ModelFacts, Split
 from firmtoken.compiler.family import Family
 from firmtoken.compiler.fits import Fits
-from firmtoken.compiler.machine import captures, describe_machine
+from firmtoken.compiler.machine import describe_machine, uses_graphs
 from firmtoken.compiler.passes.advise import advise
 from firmtoken.compiler.passes.allocate_buffers import allocate_buffers
 from firmtoken.compiler.passes.assemble import Parts, assemble
@@ -165,7 +165,7 @@ def lay_out(
                 batches,
                 layout=layout,
                 snapshots=cache.snapshots,
-                captured=captures(profile),
+                captured=uses_graphs(profile),
             ),
             layout=profile.streams.layout,
         )

@@ -20,6 +20,9 @@ def plan_costs(machine: Machine, facts: ModelFacts, plan: Plan) -> Costs:
         kv_bytes_per_token=plan.kv_cache.bytes_per_token,
         state_bytes=plan.kv_cache.state_bytes_per_sequence,
         launches=sum(isinstance(item, BoundStep) for item in decode),
+        mixer_tile=plan.schedule.mixer_tile,
+        moe_chunk=plan.schedule.moe_chunk,
+        prefill_graph_rows=plan.schedule.prefill_graph_rows,
     )
 
 

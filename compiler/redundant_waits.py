@@ -11,7 +11,7 @@ from firmtoken.compiler.happens_before import Launch, before, stamp
 from firmtoken.compiler.plan import Plan
 from firmtoken.compiler.program import Value
 from firmtoken.compiler.race import Layout, cut_cells, kept
-from firmtoken.compiler.runs import Run, compositions, program_runs, short_kinds
+from firmtoken.compiler.runs import Run, ahead_runs, compositions, program_runs, short_kinds
 from firmtoken.compiler.verify import layout_of
 
 Order = tuple[int, int]
@@ -47,7 +47,7 @@ def redundant_waits(plan: Plan) -> tuple[RedundantWait, ...]:
     programs = tuple(program_runs(plan, kinds))
     needed: dict[tuple[str, str], bool] = {}
     repeated: set[tuple[str, str]] = set()
-    for run in (*programs, *compositions(plan, kinds)):
+    for run in (*programs, *compositions(plan, kinds), *ahead_runs(plan, kinds)):
         orders = needed_orders(run, layout)
         for wait in waits_of(run):
             key = (wait.step, wait.event.name)

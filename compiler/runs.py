@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from firmtoken.compiler.happens_before import Launch
 from firmtoken.compiler.plan import Plan
 from firmtoken.compiler.sessions import cards_of, inline, session
+from firmtoken.compiler.steps_ahead import steps_ahead
 from firmtoken.compiler.unroll import layer_period, unroll
 
 MIN_LAYERS_BEYOND_PERIODS = 3
@@ -28,10 +29,14 @@ class Run:
 
 
 def checked_runs(plan: Plan) -> Iterator[Run]:
-    """Decode, prefill and extend whole; then all programs one after another, with decode steps at every yield."""
+    """Decode, prefill and extend whole; then all programs one after another, with decode steps at every yield.
+
+    Steps that may run ahead of their tokens are a composition of their own.
+    """
     kinds = plan.model.layer_kinds
     yield from program_runs(plan, kinds)
     yield from compositions(plan, short_kinds(kinds))
+    yield from ahead_runs(plan, short_kinds(kinds))
 
 
 def program_runs(plan: Plan, kinds: tuple[str, ...]) -> Iterator[Run]:
@@ -65,6 +70,15 @@ def compositions(plan: Plan, kinds: tuple[str, ...]) -> Iterator[Run]:
         if some is bare or programs.park is not None:
             launches = session(some, kinds, cards, chunks=chunks, tiles=1)
             yield Run(name=name, launches=launches, closed=False)
+
+
+def ahead_runs(plan: Plan, kinds: tuple[str, ...]) -> Iterator[Run]:
+    """Decode steps that are launched ahead of their tokens, which only those do that are replayed as graphs."""
+    if not plan.programs.decode.captured:
+        return
+    chunks = min(CHUNKS_OF_A_COMPOSITION, plan.programs.prefill.bounds["chunks"])
+    launches = steps_ahead(plan.programs, kinds, cards_of(plan.kernels), chunks=chunks)
+    yield Run(name="steps ahead", launches=launches, closed=False)
 
 
 def short_kinds(kinds: tuple[str, ...]) -> tuple[str, ...]:

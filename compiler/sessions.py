@@ -1,7 +1,8 @@
 """Programs as launches for the checker: each alone, and the compositions of D5 (decode at every yield of a prefill).
 
 The host is a stream of its own there: before each run it reads the tokens that the run before drew and writes the
-run's batch, which `embed` reads. It adds no order between `main` and side streams, though today's engine does.
+run's batch, which `embed` reads. It adds no order between `main` and side streams, though today's engine does. Decode
+steps that are launched ahead of their tokens are in `steps_ahead.py`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

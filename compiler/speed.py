@@ -4,20 +4,29 @@ from dataclasses import dataclass
 
 from firmtoken.compiler.estimate_constants import (
     ADMISSION_S,
-    DECODE_EFFICIENCY,
-    KERNEL_S,
-    LAYER_S,
+    FIRST_TOKEN_HOST_S,
+    GDN_CHUNK_S,
     ON_DEMAND_S,
-    PREFILL_BANDWIDTH_EFFICIENCY,
-    PREFILL_EFFICIENCY,
+    PREFILL_LAYER_S,
     PREFILL_PROBE,
     REFERENCE_DEPTH,
     REFERENCE_OUTPUT,
     REFERENCE_PROMPT,
+    STEP_HOST_S,
+    WALK_LAYER_S,
 )
 from firmtoken.compiler.facts import ModelFacts, Split
 from firmtoken.compiler.hit_rates import hit_rate, miss_rate
+from firmtoken.compiler.kernel_times import attention_s as pairs_s
+from firmtoken.compiler.kernel_times import (
+    few_rows_s,
+    grouped_rows_s,
+    launch_s,
+    many_rows_s,
+    read_s,
+)
 from firmtoken.compiler.machine import Machine
+from firmtoken.compiler.passes.bound_batches import CHUNK_UNIT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +59,20 @@ class Costs:
     flops_per_pair: int
     launches: int
     """Of a decode step."""
+    mixer_tile: int
+    moe_chunk: int
+    prefill_graph_rows: tuple[int, ...]
+    """To the next of which a short prompt is padded; none where prefill is not captured."""
+
+    @property
+    def dense_parameters(self) -> int:
+        """That a token multiplies with in the layers beside routed experts."""
+        return self.active_parameters - self.expert_parameters
+
+    @property
+    def one_expert(self) -> float:
+        """Parameters of one expert."""
+        return self.expert_parameters / (self.layers * self.routed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +127,9 @@ def describe_costs(
     kv_bytes_per_token: int,
     state_bytes: int,
     launches: int,
+    mixer_tile: int,
+    moe_chunk: int,
+    prefill_graph_rows: tuple[int, ...],
 ) -> Costs:
     """Costs of one layout: what a model costs on any, and the layout's own numbers."""
     return Costs(
@@ -123,6 +149,9 @@ def describe_costs(
         head_parameters=facts.vocab_size * facts.hidden_size,
         flops_per_pair=facts.attention_flops_per_pair,
         launches=launches,
+        mixer_tile=mixer_tile,
+        moe_chunk=moe_chunk,
+        prefill_graph_rows=prefill_graph_rows,
     )
 
 
@@ -141,7 +170,7 @@ def speed(costs: Costs, residency: Residency, requests: int) -> Speed:
     """Predicted speed of a split (D16)."""
     one = decode_step_s(costs, residency, sequences=1, depth=REFERENCE_DEPTH)
     full = decode_step_s(costs, residency, sequences=requests, depth=REFERENCE_DEPTH)
-    first = prefill_s(costs, residency, REFERENCE_PROMPT)
+    first = prefill_s(costs, residency, REFERENCE_PROMPT) + first_token_host_s(costs.machine)
     return Speed(
         decode_tokens_per_s=1 / one,
         decode_tokens_per_s_full=requests / full,
@@ -154,33 +183,50 @@ def speed(costs: Costs, residency: Residency, requests: int) -> Speed:
 
 
 def decode_step_s(costs: Costs, residency: Residency, *, sequences: int, depth: int) -> float:
-    """Read what the step needs, fixed time, misses over the link: fetched in the graph, nothing overlaps."""
-    seconds = max(decode_bound_s(costs, sequences=sequences, depth=depth))
-    seconds += decode_fixed_s(costs, seconds) + admission_s(costs, residency)
-    return seconds + link_bytes(costs, residency, sequences=sequences) / costs.machine.gather_rate
-
-
-def decode_bound_s(costs: Costs, *, sequences: int, depth: int) -> tuple[float, float]:
-    """Seconds that a step's bytes take, and its arithmetic (2 FLOP a parameter and sequence)."""
-    parameters = costs.active_parameters + costs.head_parameters
-    read = device_bytes(costs, sequences=sequences, depth=depth)
-    return (
-        read / (DECODE_EFFICIENCY * costs.machine.bandwidth),
-        sequences * 2 * parameters / (costs.machine.flops * PREFILL_EFFICIENCY),
+    """From one step's tokens to the next's: the device's part, and the host's between two of them."""
+    return decode_device_s(costs, residency, sequences=sequences, depth=depth) + step_host_s(
+        costs.machine
     )
 
 
-def decode_fixed_s(costs: Costs, bound: float) -> float:
-    """Seconds of a step beyond its `bound`: layers or launches, whichever is more.
+def decode_device_s(costs: Costs, residency: Residency, *, sequences: int, depth: int) -> float:
+    """Work, launches, misses over the link: fetched in the graph, nothing overlaps."""
+    seconds = decode_work_s(costs, sequences=sequences, depth=depth)
+    seconds += decode_fixed_s(costs) + admission_s(costs, residency)
+    return seconds + link_bytes(costs, residency, sequences=sequences) / costs.machine.gather_rate
 
-    Without a graph every launch also comes from the host, so a step is never faster than with one.
-    """
-    seconds = 0.0
-    if costs.machine.kind == "cuda":
-        seconds = max(costs.layers * LAYER_S, costs.launches * KERNEL_S - bound)
+
+def decode_work_s(costs: Costs, *, sequences: int, depth: int) -> float:
+    """Seconds of a step's bytes and of what is done with its weights; each distinct expert has its own rows."""
+    machine, parameters = costs.machine, costs.dense_parameters + costs.head_parameters
+    seconds = read_s(machine, device_bytes(costs, sequences=sequences, depth=depth))
+    seconds += few_rows_s(machine, parameters, sequences)
+    return seconds + costs.layers * routed_decode_s(costs, sequences)
+
+
+def routed_decode_s(costs: Costs, sequences: int) -> float:
+    """What a step does with one layer's routed experts, beyond reading them."""
+    distinct = distinct_experts(costs, sequences)
+    rows = sequences * costs.routed / distinct
+    return few_rows_s(costs.machine, distinct * costs.one_expert, rows)
+
+
+def decode_fixed_s(costs: Costs) -> float:
+    """Seconds of a step's launches beyond their work; without a graph every launch also comes from the host."""
+    each = launch_s(costs.machine)
     if not costs.captured:
-        seconds += costs.launches * costs.machine.launch_s
-    return seconds
+        each += costs.machine.launch_s
+    return costs.launches * each
+
+
+def step_host_s(machine: Machine) -> float:
+    """Seconds of a decode step in which a GPU waits for the host; a CPU is its own host."""
+    return STEP_HOST_S if machine.kind == "cuda" else 0.0
+
+
+def first_token_host_s(machine: Machine) -> float:
+    """The same of a first token, from the request on."""
+    return FIRST_TOKEN_HOST_S if machine.kind == "cuda" else 0.0
 
 
 def admission_s(costs: Costs, residency: Residency) -> float:
@@ -243,7 +289,7 @@ def pass_s(costs: Costs, residency: Residency, tokens: int, depth: int) -> float
     if residency.waves <= 2:
         return seconds
     wave = 1 / residency.waves
-    experts = experts_s(costs, tokens, depth)
+    experts = experts_s(costs, tokens)
     exposed = compute - experts + (1 - 2 * wave) * stream + 2 * wave * experts
     return max(seconds, exposed)
 
@@ -254,44 +300,72 @@ def bank_stream_s(costs: Costs, residency: Residency) -> float:
 
 
 def compute_s(costs: Costs, tokens: int, depth: int) -> float:
-    """All layers for `tokens` tokens after `depth` earlier ones: bound by arithmetic or by reading the weights."""
-    return max(prefill_bound_s(costs, tokens, depth)) + prefill_fixed_s(costs)
-
-
-def prefill_bound_s(costs: Costs, tokens: int, depth: int) -> tuple[float, float]:
-    """Seconds that a pass's bytes take, and its arithmetic; the head sees the last token only."""
-    pairs = depth + tokens / 2
-    flop = tokens * (2 * costs.active_parameters + costs.flops_per_pair * pairs)
-    flop += 2 * costs.head_parameters
-    read = costs.dense_bytes + costs.layers * distinct_experts(costs, tokens) * costs.slot_bytes
-    return (
-        read / (PREFILL_BANDWIDTH_EFFICIENCY * costs.machine.bandwidth),
-        flop / (costs.machine.flops * PREFILL_EFFICIENCY),
+    """All layers for `tokens` tokens after `depth` earlier ones, and the head for the last of them."""
+    device = (
+        prefill_fixed_s(costs, tokens)
+        + dense_s(costs, tokens)
+        + few_rows_s(costs.machine, costs.head_parameters, 1)
+        + experts_s(costs, tokens)
+        + attention_s(costs, tokens, depth)
+        + (costs.layers - costs.full_layers) * chain_s(costs, tokens)
     )
+    return max(device, walk_s(costs, tokens))
 
 
-def prefill_fixed_s(costs: Costs) -> float:
-    """Seconds of a pass that neither bytes nor FLOP explain."""
-    return max(costs.layers * LAYER_S, costs.launches * costs.machine.launch_s)
+def walk_s(costs: Costs, tokens: int) -> float:
+    """Seconds in which the host launches what is longer than every graph of a resident plan.
+
+    Where prompts are never captured the link or a slow card is waited for longer; nobody measured those.
+    """
+    if not costs.prefill_graph_rows or tokens <= costs.prefill_graph_rows[-1]:
+        return 0.0
+    return -(-tokens // costs.moe_chunk) * costs.layers * WALK_LAYER_S
+
+
+def prefill_fixed_s(costs: Costs, tokens: int) -> float:
+    """Seconds of a pass that neither bytes nor FLOP explain: the launches of each chunk."""
+    each = costs.launches * costs.machine.launch_s
+    if costs.machine.kind == "cuda":
+        each = max(each, costs.layers * PREFILL_LAYER_S)
+    return -(-tokens // costs.moe_chunk) * each
+
+
+def dense_s(costs: Costs, tokens: int) -> float:
+    """All dense weights, read once a tile, with a pass's tokens."""
+    tiles = -(-tokens // costs.mixer_tile)
+    rows = next((rows for rows in costs.prefill_graph_rows if rows >= tokens), tokens)
+    products = many_rows_s(costs.machine, costs.dense_parameters, rows)
+    return read_s(costs.machine, tiles * costs.dense_bytes) + products
+
+
+def experts_s(costs: Costs, tokens: int) -> float:
+    """The routed experts of a pass, read once a chunk."""
+    chunks, rest = divmod(tokens, costs.moe_chunk)
+    seconds = chunks * chunk_experts_s(costs, costs.moe_chunk)
+    if rest:
+        seconds += chunk_experts_s(costs, rest)
+    return costs.layers * seconds
+
+
+def chunk_experts_s(costs: Costs, tokens: int) -> float:
+    """One layer's routed experts with one chunk of so many tokens."""
+    distinct = distinct_experts(costs, tokens)
+    rows = tokens * costs.routed / distinct
+    products = grouped_rows_s(costs.machine, distinct * costs.one_expert, rows)
+    return read_s(costs.machine, distinct * costs.slot_bytes) + products
 
 
 def attention_s(costs: Costs, tokens: int, depth: int) -> float:
-    """The part of `compute_s` that grows with depth; none where a pass is bound by the weights that it reads."""
-    read, arithmetic = prefill_bound_s(costs, tokens, depth)
-    if read > arithmetic:
+    """The part of `compute_s` that grows with depth."""
+    if not costs.full_layers:
         return 0.0
-    flop = tokens * costs.flops_per_pair * (depth + tokens / 2)
-    return flop / (costs.machine.flops * PREFILL_EFFICIENCY)
+    flop = tokens * costs.flops_per_pair * (depth + tokens / 2) / costs.full_layers
+    return costs.full_layers * pairs_s(costs.machine, flop, depth + tokens)
 
 
-def experts_s(costs: Costs, tokens: int, depth: int) -> float:
-    """The routed experts' part of `compute_s`, without fixed time."""
-    read, arithmetic = prefill_bound_s(costs, tokens, depth)
-    if arithmetic >= read:
-        flop = tokens * 2 * costs.expert_parameters
-        return flop / (costs.machine.flops * PREFILL_EFFICIENCY)
-    experts = costs.layers * distinct_experts(costs, tokens) * costs.slot_bytes
-    return experts / (PREFILL_BANDWIDTH_EFFICIENCY * costs.machine.bandwidth)
+def chain_s(costs: Costs, tokens: int) -> float:
+    """One linear layer's walk along a prompt, chunk after chunk; a CPU's is in its launches."""
+    return -(-tokens // CHUNK_UNIT) * GDN_CHUNK_S if costs.machine.kind == "cuda" else 0.0
 
 
 def on_demand_s(costs: Costs, residency: Residency, tokens: int, hits: float) -> float:

@@ -1,17 +1,13 @@
 """When each launch of a decode step and of a prefill span would run: the plan's programs with the estimate's times.
 
-The programs are unrolled and simulated; what a launch takes is its part of what `speed.py` predicts for the whole, so
-the two may differ only by what overlaps: `Timeline.estimate_s` stands beside `Timeline.total_s`.
+The programs are unrolled and simulated; what a launch takes is its own work and an even part of what `speed.py`
+predicts for all of them beyond theirs, so the two may differ only by what overlaps: `Timeline.estimate_s` stands beside
+`Timeline.total_s`.
 """
 
 from dataclasses import dataclass, replace
 
-from firmtoken.compiler.estimate_constants import (
-    DECODE_EFFICIENCY,
-    PREFILL_BANDWIDTH_EFFICIENCY,
-    PREFILL_EFFICIENCY,
-    REFERENCE_DEPTH,
-)
+from firmtoken.compiler.estimate_constants import REFERENCE_DEPTH
 from firmtoken.compiler.facts import ModelFacts
 from firmtoken.compiler.machine import describe_machine
 from firmtoken.compiler.op_costs import Load, Rows, load_of
@@ -24,13 +20,12 @@ from firmtoken.compiler.speed import (
     Costs,
     Residency,
     admission_s,
-    decode_bound_s,
     decode_fixed_s,
     decode_step_s,
     link_bytes,
-    prefill_bound_s,
     prefill_fixed_s,
     prefill_s,
+    step_host_s,
 )
 from firmtoken.compiler.unroll import unroll
 from firmtoken.schema.profile import Profile
@@ -144,22 +139,17 @@ def latest(launch: Launch) -> Arrow:
 class _Rates:
     """How the loads of a program become seconds."""
 
-    bytes_per_s: float
-    flop_per_s: float
-    by_bytes: bool
-    """Whether the program as a whole is bound by what it reads; then its FLOP cost nothing, else its bytes."""
     link_rate: float
     fixed_s: float
     """Of each launch."""
     admission_s: float
     """Of a layer's, beyond that."""
+    host_s: float
+    """Of the host before the first launch."""
 
     def seconds(self, op: str, load: Load) -> float:
-        work = (
-            load.device_bytes / self.bytes_per_s if self.by_bytes else load.flop / self.flop_per_s
-        )
         extra = self.admission_s if op == "admit" else 0.0
-        return work + load.link_bytes / self.link_rate + self.fixed_s + extra
+        return load.seconds + load.link_bytes / self.link_rate + self.fixed_s + extra
 
 
 def timelines(profile: Profile, plan: Plan) -> tuple[Timeline, ...]:
@@ -173,17 +163,14 @@ def timelines(profile: Profile, plan: Plan) -> tuple[Timeline, ...]:
 def _decode(plan: Plan, facts: ModelFacts, costs: Costs, residency: Residency) -> Timeline:
     depth = REFERENCE_DEPTH
     steps = _steps(unroll(plan.programs.decode, facts.layer_kinds))
-    rows = Rows(tokens=1, sequences=1, depth=depth, reads_kv=True)
-    bounds = decode_bound_s(costs, sequences=1, depth=depth)
+    rows = Rows(tokens=1, sequences=1, depth=depth, decodes=True)
     fetched = link_bytes(costs, residency, sequences=1) / costs.layers
     admission = admission_s(costs, residency)
     rates = _Rates(
-        bytes_per_s=DECODE_EFFICIENCY * costs.machine.bandwidth,
-        flop_per_s=PREFILL_EFFICIENCY * costs.machine.flops,
-        by_bytes=bounds[0] >= bounds[1],
         link_rate=costs.machine.gather_rate,
-        fixed_s=decode_fixed_s(costs, max(bounds)) / len(steps),
+        fixed_s=decode_fixed_s(costs) / len(steps),
         admission_s=admission / costs.layers,
+        host_s=step_host_s(costs.machine),
     )
     loads = [
         Load(link_bytes=fetched) if bound.step.op == "fetch" else load_of(bound, facts, costs, rows)
@@ -208,15 +195,12 @@ def _prefill(plan: Plan, facts: ModelFacts, costs: Costs, residency: Residency) 
     program = plan.programs.prefill
     flat = unroll(program, facts.layer_kinds, chunks=len(chunks), tiles=tuple(map(len, tiles)))
     steps = _steps(flat)
-    bounds = prefill_bound_s(costs, span, 0)
     on_main = sum(bound.step.stream == "main" for bound in steps)
     rates = _Rates(
-        bytes_per_s=PREFILL_BANDWIDTH_EFFICIENCY * costs.machine.bandwidth,
-        flop_per_s=PREFILL_EFFICIENCY * costs.machine.flops,
-        by_bytes=bounds[0] >= bounds[1],
         link_rate=costs.machine.copy_rate,
-        fixed_s=prefill_fixed_s(costs) / on_main,
+        fixed_s=prefill_fixed_s(costs, span) / on_main,
         admission_s=0.0,
+        host_s=0.0,
     )
     loads = [_prefill_load(bound, plan, facts, costs, chunks, tiles) for bound in steps]
     return Timeline(
@@ -245,10 +229,14 @@ def _prefill_load(
     tokens, depth = chunks[chunk], sum(chunks[:chunk])
     if "t" in at:
         tokens, depth = tiles[chunk][at["t"]], depth + sum(tiles[chunk][: at["t"]])
-    rows = Rows(tokens=tokens, sequences=1, depth=depth, reads_kv=False)
+    rows = Rows(tokens=tokens, sequences=1, depth=depth, decodes=False)
     load = load_of(bound, facts, costs, rows)
     share = _share(bound, plan)
-    return Load(device_bytes=share * load.device_bytes, flop=share * load.flop)
+    return Load(
+        device_bytes=share * load.device_bytes,
+        flop=share * load.flop,
+        seconds=share * load.seconds,
+    )
 
 
 def _share(bound: BoundStep, plan: Plan) -> float:
@@ -290,6 +278,7 @@ def _launches(
     """
     hosted = costs.machine.kind == "cuda"
     enqueue = Task(stream=HOST, seconds=costs.machine.launch_s)
+    first = replace(enqueue, seconds=enqueue.seconds + rates.host_s)
     tasks: list[Task] = []
     owners: list[int | None] = []
     """For each task the step that it is, or `None` for the host's."""
@@ -297,7 +286,7 @@ def _launches(
         waits = bound.waits
         if hosted and (index == 0 or not graph):
             enqueued = Value("enqueued", (index,))
-            tasks.append(replace(enqueue, records=(enqueued,)))
+            tasks.append(replace(enqueue if index else first, records=(enqueued,)))
             owners.append(None)
             waits = (*waits, enqueued)
         tasks.append(

@@ -11,6 +11,7 @@ from firmtoken.compiler.plan import Plan
 from firmtoken.compiler.race import Layout, Place, check_races
 from firmtoken.compiler.runs import Run, checked_runs
 from firmtoken.compiler.sessions import Cards, batch_of, cards_of
+from firmtoken.compiler.steps_ahead import with_steps_ahead
 from firmtoken.compiler.unroll import BadReference
 from firmtoken.compiler.verify_faults import check_faults, check_no_faults
 from firmtoken.compiler.verify_places import check_places, check_steps
@@ -103,12 +104,13 @@ def layout_of(plan: Plan) -> Layout:
     """Where the plan's values live, for the checker."""
     places = placement(plan.buffers, plan.model.layer_kinds)
     batches = {batch_of(name) for name, _ in plan.programs.named()}
-    return Layout(
+    layout = Layout(
         place=lambda value: Place(str(value), 0, 1) if value in batches else places.place(value),
         persistent=lambda value: value in batches or places.persistent(value),
         view_of=lambda value: () if value in batches else places.view_of(value),
         one_tile=places.one_tile,
     )
+    return with_steps_ahead(layout, {row.name for row in plan.buffers if "owner" in row.index})
 
 
 def check_run(run: Run, layout: Layout) -> Iterator[str]:

@@ -15,13 +15,23 @@ from firmtoken.schema.profile import Profile
 MIB = 2**20
 GDN_CHUNK = 64
 """Rows of a chunk of the gated delta net."""
+LARGEST_TILE = 128
+"""Rows of the largest product of attention."""
+LARGEST_PAGE = 64
+"""Tokens of a page; smaller ones divide it."""
 SAMPLE_CHUNK = 2048
 SAMPLE_DIGITS = 16
 """Logits of a chunk, and values of a digit, in `sample/digits.py`."""
+WIDE_TOKENS = 32_768
+"""Whose keys and values lie in bf16 beside their FP8 pages, where no linear attention lends the space of its own; no
+more than a sequence can have."""
 SMALLEST_TILE = 16
 """Rows of the smallest tile of an expert's pairs: tensor cores take no fewer with profit."""
 PAIR_CHUNK = 256
 """Pairs that one program puts in order; it may be more."""
+ARRAY_ALIGN = 16
+"""Arrays of a workspace begin at a multiple of it, however many rows they have: another form of a kernel would be
+compiled for others, in the midst of serving."""
 FLASHINFER_SLACK = 16 * MIB
 FLASHINFER_GRAIN = 2 * MIB
 """Both beyond the formula, so that it gives the sizes of prototype.md 2.1: 144 MiB there (RTX 4090, Qwen), 158 MiB
@@ -50,6 +60,8 @@ class Sizes:
     linear: LinearGeometry | None
     """Its heads, if the model has such layers."""
     requests: int
+    longest: int
+    """Tokens of the longest sequence that may be asked for."""
     tile: int
     """Rows of the largest launch of a mixer."""
     chunk: int
@@ -62,6 +74,7 @@ def sizes_of(profile: Profile, facts: ModelFacts, batches: Batches) -> Sizes | N
     gpu, geometry = profile.hardware.gpu, profile.model.geometry
     if gpu is None:
         return None
+    context = profile.serving.context
     return Sizes(
         capability=gpu.capability,
         sms=gpu.sms,
@@ -76,6 +89,7 @@ def sizes_of(profile: Profile, facts: ModelFacts, batches: Batches) -> Sizes | N
         recurrent_elements=facts.recurrent_elements,
         linear=geometry.linear,
         requests=batches.max_num_seqs,
+        longest=geometry.max_position_embeddings if isinstance(context, str) else context,
         tile=batches.mixer_tile,
         chunk=batches.moe_chunk,
         experts_per_token=geometry.num_experts_per_token,
@@ -120,10 +134,35 @@ def _gdn_chunks(sizes: Sizes) -> int:
     return chunks * sizes.recurrent_elements * 2 + sizes.tile * row
 
 
+def _prefill_parts(sizes: Sizes) -> int:
+    """Of one tile of attention for each multiprocessor: outputs in fp32, with a maximum and a sum for each row."""
+    return sizes.sms * LARGEST_TILE * (sizes.head_dim + 2) * 4
+
+
+def _wide_token(sizes: Sizes) -> int:
+    """Keys and values of a token and layer in bf16."""
+    return 2 * sizes.kv_heads * sizes.head_dim * 2
+
+
+def _mixer_tile(sizes: Sizes) -> int:
+    """Of attention, parts and FP8 pages in bf16; of linear attention what lies between its launches. Never both."""
+    if sizes.linear is None:
+        tokens = align_up(min(WIDE_TOKENS, sizes.longest), LARGEST_PAGE)
+        return _prefill_parts(sizes) + tokens * _wide_token(sizes)
+    return max(_gdn_chunks(sizes), _prefill_parts(sizes))
+
+
+def wide_tokens(sizes: Sizes) -> int:
+    """Tokens whose keys and values fit behind the parts, in whole pages of any size."""
+    space = _mixer_tile(sizes) - _prefill_parts(sizes)
+    return space // _wide_token(sizes) // LARGEST_PAGE * LARGEST_PAGE
+
+
 def _sample(sizes: Sizes) -> int:
     """For each chunk of logits its maximum, where that is, and counts by digit; and four marks a row."""
     chunks = -(-sizes.vocab // SAMPLE_CHUNK)
-    return sizes.requests * (chunks * (4 + 4 + 2 * SAMPLE_DIGITS * 8) + 2 * 4 * 8)
+    peaks = 2 * align_up(sizes.requests * chunks * 4, ARRAY_ALIGN)
+    return peaks + sizes.requests * (chunks * 2 * SAMPLE_DIGITS * 8 + 2 * 4 * 8)
 
 
 def _head(sizes: Sizes) -> int:
@@ -133,7 +172,7 @@ def _head(sizes: Sizes) -> int:
 
 def _route(sizes: Sizes) -> int:
     """Logits of a decode batch in fp32, and how many programs of a row have arrived."""
-    return sizes.requests * (sizes.experts + 1) * 4
+    return align_up(sizes.requests * sizes.experts * 4, ARRAY_ALIGN) + sizes.requests * 4
 
 
 def _shared_expert(sizes: Sizes) -> int:
@@ -162,7 +201,7 @@ def _operand_order(sizes: Sizes) -> int:
     tiles = most_pair_tiles(pairs, sizes.experts, SMALLEST_TILE)
     hidden = sizes.chunk * sizes.hidden_size * 2
     counts = -(-pairs // PAIR_CHUNK) * pair_bins(sizes.experts)
-    experts = hidden + (pairs + 3 * tiles + 1 + 2 * counts) * 4
+    experts = hidden + align_up(pairs * 4, ARRAY_ALIGN) + (3 * tiles + 1 + 2 * counts) * 4
     shared = hidden + sizes.chunk * (sizes.shared_width * 2 + 4)
     mixer = sizes.tile * max(sizes.hidden_size, sizes.q_heads * sizes.head_dim) * 2
     return align_up(max(experts, shared, mixer))
@@ -216,10 +255,15 @@ BACKENDS: Mapping[str, Backend] = {
         source="computed",
         because="rows as products with NVFP4 weights read them, and what lies between their launches",
     ),
-    "gdn_chunks": Backend(
-        bytes=_gdn_chunks,
+    "mixer_tile": Backend(
+        bytes=_mixer_tile,
         source="computed",
-        because="states and rows between the launches of a tile of linear attention",
+        because="between the launches of a tile: states and rows of linear attention, FP8 pages in bf16",
+    ),
+    "prefill_parts": Backend(
+        bytes=_prefill_parts,
+        source="computed",
+        because="partial results of few rows behind many tokens",
     ),
 }
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import firmtoken.profiles
 from firmtoken.schema.diagnostic import SET, Fault, did_you_mean, listing, literal
+from firmtoken.schema.regular_file import read_regular
 from firmtoken.schema.source import MAX_BYTES
 
 SHIPPED = "ft:"
@@ -37,13 +38,18 @@ def shipped_names() -> tuple[str, ...]:
     return tuple(path.relative_to(folder).as_posix().removesuffix(SUFFIX) for path in sorted(found))
 
 
+def shipped_profiles() -> tuple[str, ...]:
+    """Those that stand on their own: parts of a profile lie in folders."""
+    return tuple(name for name in shipped_names() if "/" not in name)
+
+
 def argument_file(argument: str) -> File | Fault:
     """A path if it has a separator or a suffix, else the name of a shipped profile."""
     if argument.startswith(SHIPPED):
-        return shipped_file(argument)
+        return shipped_file(argument, near=shipped_profiles())
     if os.sep in argument or Path(argument).suffix:
         return outer_file(Path(argument), argument)
-    found = shipped_file(SHIPPED + argument)
+    found = shipped_file(SHIPPED + argument, near=shipped_profiles())
     if isinstance(found, Fault) and Path(f"{argument}{SUFFIX}").is_file():
         return Fault(
             code=found.code, message=found.message, hint=f"did you mean `./{argument}{SUFFIX}`?"
@@ -53,11 +59,12 @@ def argument_file(argument: str) -> File | Fault:
 
 def outer_file(path: Path, shown: str) -> File | Fault:
     """A file that the command line names: it may lie anywhere, and its folder bounds the rest."""
-    found = regular_file(path, shown)
+    found = regular_file(path, shown=shown, written=shown)
     return found if isinstance(found, Fault) else File(path=found, shown=shown, folder=found.parent)
 
 
-def shipped_file(reference: str) -> File | Fault:
+def shipped_file(reference: str, *, near: tuple[str, ...]) -> File | Fault:
+    """The shipped file of that name; a hint names only what is in `near`."""
     folder = shipped_folder()
     name = reference.removeprefix(SHIPPED).removesuffix(SUFFIX)
     if name in shipped_names():
@@ -66,12 +73,11 @@ def shipped_file(reference: str) -> File | Fault:
     return Fault(
         code="no_file",
         message=f"there is no shipped file `{SHIPPED}{literal(name)}`",
-        hint=near_shipped(name),
+        hint=near_shipped(name, near),
     )
 
 
-def near_shipped(name: str) -> str:
-    names = shipped_names()
+def near_shipped(name: str, names: tuple[str, ...]) -> str:
     begun = [each for each in names if each.startswith(f"{name}-")]
     if len(begun) > 1:
         return f"shipped are {listing(SHIPPED + each for each in begun)}"
@@ -85,11 +91,11 @@ def near_shipped(name: str) -> str:
 def referenced_file(reference: str, base: File) -> File | Fault:
     """The file that `reference`, written in `base`, means."""
     if reference.startswith(SHIPPED):
-        return shipped_file(reference)
+        return shipped_file(reference, near=shipped_names())
     if base.shown == SET:
         return outer_file(base.path.parent / reference, reference)
     shown = beside(reference, base)
-    path = regular_file(base.path.parent / reference, shown)
+    path = regular_file(base.path.parent / reference, shown=shown, written=reference)
     if isinstance(path, Fault):
         return path
     if not path.is_relative_to(base.folder) and not path.is_relative_to(shipped_folder()):
@@ -109,14 +115,15 @@ def beside(reference: str, base: File) -> str:
     return SHIPPED + name.removesuffix(SUFFIX)
 
 
-def regular_file(path: Path, shown: str) -> Path | Fault:
+def regular_file(path: Path, *, shown: str, written: str) -> Path | Fault:
+    """The file at `path` with links resolved; a hint can stand where `written` stands."""
     try:
         resolved = path.resolve(strict=True)
     except (OSError, ValueError, RuntimeError):  # missing, a NUL in the name, a loop of links
         return Fault(
             code="no_file",
             message=f"there is no file `{literal(shown)}`",
-            hint=near_file(path),
+            hint=near_file(path, written),
         )
     if not resolved.is_file():
         return Fault(
@@ -127,7 +134,7 @@ def regular_file(path: Path, shown: str) -> Path | Fault:
     return resolved
 
 
-def near_file(path: Path) -> str:
+def near_file(path: Path, written: str) -> str:
     """A file of that folder with nearly that name, a shipped one, or how paths are read."""
     stem = path.name.removesuffix(SUFFIX)
     try:
@@ -140,15 +147,15 @@ def near_file(path: Path) -> str:
             return f"did you mean `{SHIPPED}{shipped[0]}`?"
     near = did_you_mean(stem, beside_it)
     if near:
-        return near.replace("`?", f"{SUFFIX}`?")
+        name = near.split("`")[1] + SUFFIX
+        return f"did you mean `{literal(Path(written).parent / name)}`?"
     return "check the path: one that is written in a file starts at that file"
 
 
 def read_bytes(file: File) -> bytes | Fault:
     """The content; one byte more than is allowed, if there is more."""
     try:
-        with file.path.open("rb") as stream:
-            return stream.read(MAX_BYTES + 1)
+        return read_regular(file.path, MAX_BYTES + 1)
     except OSError as error:
         return Fault(
             code="unreadable",

@@ -10,6 +10,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-cases", action="store_true", help="rewrite the golden files")
 
 
+LONGEST = (
+    "tests/runtime/embedded/test_soak.py",
+    "tests/runtime/embedded/test_equal_texts.py",
+    "tests/runtime/embedded/test_length_sweep.py",
+    "tests/runtime/embedded/test_disconnects.py",
+    "tests/runtime/kernels/test_triton_nvfp4.py",
+    "tests/proofs/test_orders.py",
+)
+"""Half a minute and more each. A file is one worker's: begun last, it would leave the others without work."""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    places = {config.rootpath / name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get(item.path, len(places)))  # others keep their order
+
+
 Golden = Callable[[Path, str], None]
 
 

@@ -79,7 +79,7 @@ def test_an_unknown_step_is_told_with_those_that_there_are(
     device: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert device["main"]([str(tmp_path), str(tmp_path / "out"), "none"]) == 2
-    assert "steps: kernels, tiny, bench" in capsys.readouterr().err
+    assert "steps: kernels, tiny, bench, load" in capsys.readouterr().err
 
 
 def test_every_command_of_a_step_is_there(device: dict[str, Any]) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.conftest import LONGEST
 
 ROOT = Path(__file__).resolve().parent.parent
 ROOMS = ("schema", "compiler", "runtime")
@@ -139,6 +140,47 @@ def test_imports_stand_at_module_level_except_in_the_console_entry() -> None:
         if isinstance(inner, ast.Import | ast.ImportFrom)
     ]
     assert below == []
+
+
+OPEN_BY_THEMSELVES = {
+    "schema/regular_file.py": "here it is done",
+    "runtime/cli/evidence.py": "source of this package",
+    "runtime/cli/standard_output.py": "the null device",
+    "runtime/cli/this_machine.py": "the kernel's own files",
+    "runtime/server/inspection.py": "the kernel's own files",
+    "runtime/weights/synthetic_files.py": "new files in a folder of its own",
+}
+
+
+def opened(path: Path) -> Iterator[int]:
+    """Lines that open a file for reading or appending without `open_regular`."""
+    for call in ast.walk(ast.parse(path.read_text())):
+        match call:
+            case ast.Call(func=ast.Attribute(attr="read_bytes" | "read_text"), args=[] | [_]):
+                # A function of that name has a room's own meaning; a method is pathlib's.
+                yield call.lineno
+            case ast.Call(func=ast.Attribute(attr="open"), args=[ast.Constant(value=str()), *_]):
+                yield call.lineno
+            case ast.Call(func=ast.Attribute(value=ast.Name(id="os"), attr="open")):
+                yield call.lineno
+            case ast.Call(func=ast.Name(id="open"), keywords=keywords):
+                if "opener" not in {keyword.arg for keyword in keywords}:
+                    yield call.lineno
+
+
+def test_files_of_other_people_are_opened_in_one_place() -> None:
+    """A FIFO would keep its reader for ever (schema/regular_file.py)."""
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line}"
+        for path in sources("schema", "runtime")
+        if str(path.relative_to(ROOT)) not in OPEN_BY_THEMSELVES
+        for line in opened(path)
+    ]
+    assert wrong == []
+
+
+def test_the_files_that_are_begun_first_are_there() -> None:
+    assert [name for name in LONGEST if not (ROOT / name).is_file()] == []
 
 
 def test_no_module_is_called_utils() -> None:

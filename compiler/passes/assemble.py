@@ -163,11 +163,16 @@ def _flat(data: Mapping[str, object]) -> dict[str, object]:
 def _environment(
     chosen: Sequence[KernelCard], situation: Situation, gpu: Gpu | None
 ) -> dict[str, str]:
-    """What libraries need, set by the server process for the engine (D17)."""
+    """What libraries need, set by the server process for the engine (D17).
+
+    A kernel is loaded when it is first launched: `EAGER` loads all of torch's, which no plan has memory for. The wait
+    of H-46 (a first launch, while another kernel waits for a flag) cannot come: streams wait for events alone.
+    """
     if gpu is None:
         return {"OMP_WAIT_POLICY": "PASSIVE"}
     return {
         **hazard_environment(chosen, situation),
+        "CUDA_MODULE_LOADING": "LAZY",
         "CUBLAS_WORKSPACE_CONFIG": cublas_setting(gpu.capability),
     }
 

@@ -5,7 +5,7 @@ from typing import Literal
 from firmtoken.compiler.errors import PlanError, Refusal
 from firmtoken.compiler.facts import Batches, ModelFacts
 from firmtoken.compiler.hazards import Hazard, hazards_with_cap
-from firmtoken.compiler.machine import Machine, captures, describe_machine
+from firmtoken.compiler.machine import Machine, describe_machine, uses_graphs
 from firmtoken.compiler.situation import describe_situation
 from firmtoken.compiler.tensor_bytes import align_up
 from firmtoken.schema.profile import Profile
@@ -44,7 +44,9 @@ def bound_batches(profile: Profile, facts: ModelFacts) -> Batches:
         max_num_seqs=profile.serving.requests,
         graph_batch_sizes=graph_batch_sizes(profile.serving.requests),
         prefill_graph_rows=(
-            tuple(rows for rows in PREFILL_GRAPH_ROWS if rows <= tile) if captures(profile) else ()
+            tuple(rows for rows in PREFILL_GRAPH_ROWS if rows <= tile)
+            if uses_graphs(profile)
+            else ()
         ),
         mixer_tile=tile,
         moe_chunk=chunk,

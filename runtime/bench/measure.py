@@ -56,7 +56,7 @@ class Bench:
                 f"{self.where} decode step on the device, {_streams(streams)}",
                 "ms",
                 [await self._device_step(streams, counters) for _ in range(self.runs)],
-                estimate=MS * self._step_s(streams),
+                estimate=MS * self.estimates.device_step_s(self._depth(), streams=streams),
             )
             for streams in self.streams
         ]
@@ -127,8 +127,12 @@ class Bench:
 
     def _step_s(self, streams: int, prompt: int | None = None) -> float:
         """The estimate of a step half-way through an answer."""
+        return self.estimates.step_s(self._depth(prompt), streams=streams)
+
+    def _depth(self, prompt: int | None = None) -> int:
+        """Tokens half-way through an answer to a prompt of so many, else of those before decode rows."""
         before = self.questions.prompt if prompt is None else prompt
-        return self.estimates.step_s(before + self.questions.output // 2, streams=streams)
+        return before + self.questions.output // 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,7 +175,14 @@ async def client_rows(bench: Bench, alone: Alone, *, context: int) -> list[Row]:
         rows.append(await bench.deep_row(decode[0]))
     if alone.steps:
         beside = [MS / rate - alone.steps[0].value for rate in decode[0].runs]
-        rows.append(row(f"{where} decode step, wall minus device", "ms", beside))
+        rows.append(
+            row(
+                f"{where} decode step, wall minus device",
+                "ms",
+                beside,
+                estimate=MS * bench.estimates.step_host_s,
+            )
+        )
     return rows
 
 

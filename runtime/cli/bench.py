@@ -34,12 +34,13 @@ from firmtoken.runtime.bench.rows import Row, Stream, row
 from firmtoken.runtime.bench.workload import prompts as make_prompts
 from firmtoken.runtime.cli.compiled import Compiled, compile_argument
 from firmtoken.runtime.cli.failure import Failure, say
-from firmtoken.runtime.cli.fit import require_fit
+from firmtoken.runtime.cli.fit import require_fit, require_runnable
 from firmtoken.runtime.cli.model_texts import model_texts
-from firmtoken.runtime.cli.this_gpu import GIB, choose_gpu, engine_environment, find_gpus
+from firmtoken.runtime.cli.this_gpu import GIB, choose_gpu, engine_environment
 from firmtoken.runtime.cli.this_machine import compute_threads
 from firmtoken.runtime.engine.messages import Sampling
 from firmtoken.runtime.exit_codes import FAILED, REFUSED
+from firmtoken.runtime.memory.gpus import find_gpus
 from firmtoken.runtime.server.errors import ApiError, EngineDead
 from firmtoken.runtime.server.folder import ModelFolderFault
 from firmtoken.runtime.server.life import EngineSpec
@@ -79,6 +80,7 @@ def bench(
 ) -> int:
     """Measure and print; the exit code. `from_hub` fetches a checkpoint that is not in a folder; raises `Failure`."""
     compiled = compile_argument(argument, overrides)
+    require_runnable(compiled.plan)
     require_fit(compiled)
     questions = QUESTIONS[compiled.plan.device.kind]
     _require_room(compiled, questions)

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from firmtoken.compiler.explain import context_line
 from firmtoken.compiler.people import not_runnable
 from firmtoken.compiler.redundant_waits import redundant_waits
-from firmtoken.runtime.cli.check_kernels import check_kernels
+from firmtoken.runtime.cli.check_kernels import check_builds
 from firmtoken.runtime.cli.compiled import Compiled, compile_argument
 from firmtoken.runtime.cli.failure import Failure, tell
 
@@ -25,7 +25,7 @@ def check_profiles(
             compiled = compile_argument(argument, overrides)
             _tell_good(compiled)
             if kernels:
-                check_kernels(compiled.plan, record=record, environ=environ)
+                check_builds(compiled.plan, record=record, environ=environ)
         except Failure as failure:
             tell(failure)
             worst = max(worst, failure.exit_code)

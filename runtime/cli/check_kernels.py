@@ -1,5 +1,6 @@
 """`ft check --kernels`: a plan's kernels, compiled for its capability, and what they take beside what the card has."""
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
@@ -20,7 +21,8 @@ from firmtoken.runtime.cli.evidence import (
     source_hash,
     write_records,
 )
-from firmtoken.runtime.cli.failure import Failure
+from firmtoken.runtime.cli.failure import Failure, say
+from firmtoken.runtime.cli.progress import CountProgress
 from firmtoken.runtime.exit_codes import FAILED, REFUSED
 from firmtoken.runtime.kernels import CARDS
 from firmtoken.runtime.kernels.attention.flashinfer_module import FlashinferBuilt, FlashinferModule
@@ -49,8 +51,8 @@ class Compiled:
     result: Result
 
 
-def check_kernels(plan: Plan, *, record: bool, environ: Mapping[str, str]) -> None:
-    """Print what each takes; raises `Failure` for the first that does not fit."""
+def check_builds(plan: Plan, *, record: bool, environ: Mapping[str, str]) -> None:
+    """Print what each takes, on stderr which one is compiled; raises `Failure` for the first that does not fit."""
     gpu = plan.hardware["gpu"]
     if not isinstance(gpu, Mapping):
         print("  kernels: nothing to compile, the CPU device runs none that are built for a card")
@@ -59,7 +61,7 @@ def check_kernels(plan: Plan, *, record: bool, environ: Mapping[str, str]) -> No
     requests = kernel_requests(plan)
     if requests:
         _require_triton()
-    compiled = [_compile(row, request, environ) for row, request in requests]
+    compiled = _compile_all(requests, environ)
     for line in _table(compiled, capability, str(_target_triton(plan))):
         print(f"  {line}")
     _require_fit(compiled, capability, int(gpu["shared_memory_per_block"]))
@@ -113,6 +115,22 @@ def _request(
         num_rows=max(most_rows(plan, row) for row in rows),
         forms=tuple(forms[text] for text in sorted(forms)),
     )
+
+
+def _compile_all(
+    requests: Sequence[tuple[KernelChoice, Request]], environ: Mapping[str, str]
+) -> list[Compiled]:
+    progress = CountProgress(
+        "compiling kernel", total=len(requests), on_terminal=sys.stderr.isatty()
+    )
+    compiled = []
+    try:
+        for row, request in requests:
+            progress.begin(f"{row.op} {row.kernel}")
+            compiled.append(_compile(row, request, environ))
+    finally:
+        progress.end()
+    return compiled
 
 
 def _compile(row: KernelChoice, request: Request, environ: Mapping[str, str]) -> Compiled:
@@ -200,6 +218,7 @@ def _check_flashinfer(plan: Plan, capability: str, environ: Mapping[str, str]) -
 
 
 def _build_flashinfer(row: KernelChoice, capability: str, environ: Mapping[str, str]) -> str:
+    say(f"compiling {row.op} {row.kernel} with nvcc, which takes minutes", None)
     module = FlashinferModule(
         backend=row.kernel.removeprefix(f"{FLASHINFER}_"),
         kv_dtype=row.format,

@@ -17,6 +17,7 @@ from firmtoken.runtime.cli.output import put, yaml_text
 from firmtoken.runtime.exit_codes import FAILED
 from firmtoken.runtime.kernels import CARDS
 from firmtoken.schema.references import shipped_folder
+from firmtoken.schema.regular_file import read_regular
 
 KERNELS = "firmtoken.runtime.kernels."
 IMPORTED = re.compile(r"^from (firmtoken\.[\w.]+) import", re.MULTILINE)
@@ -85,7 +86,7 @@ def compiled_kernels(capability: str, folder: Path) -> tuple[CompiledKernel, ...
 def read_records(path: Path) -> tuple[KernelRecord, ...]:
     """The records of a file; raises `Failure`."""
     try:
-        data = YAML(typ="safe", pure=True).load(path)
+        data = YAML(typ="safe", pure=True).load(read_regular(path))
         return msgspec.convert(data, tuple[KernelRecord, ...])
     except (OSError, YAMLError, ValueError, RecursionError, msgspec.ValidationError) as error:
         raise Failure(

@@ -5,7 +5,9 @@ from pathlib import Path
 
 from firmtoken.compiler.errors import PlanError
 from firmtoken.compiler.explain import context_line
+from firmtoken.compiler.people import not_runnable
 from firmtoken.compiler.pipeline import compile_profile
+from firmtoken.compiler.plan import Plan
 from firmtoken.runtime.cli.compiled import Compiled
 from firmtoken.runtime.cli.diff import differences
 from firmtoken.runtime.cli.failure import Failure
@@ -16,6 +18,17 @@ from firmtoken.schema.hardware import Host
 from firmtoken.schema.profile import Profile
 
 MIB = 2**20
+
+
+def require_runnable(plan: Plan) -> None:
+    """Raise `Failure` for a plan that no machine can run yet; what it would be, `ft plan` says."""
+    if note := not_runnable(plan):
+        raise Failure(
+            f"the plan `{plan.profile.name}` {note}",
+            exit_code=REFUSED,
+            hint="this version runs GPU plans whose experts are all resident, and CPU profiles such as"
+            " `ft run tiny-cpu`",
+        )
 
 
 def require_fit(compiled: Compiled, *, root: Path = Path("/")) -> None:

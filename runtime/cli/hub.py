@@ -50,11 +50,15 @@ class HubCheckpoint:
         """All that serving reads."""
         return whole(self.repository, self.weights)
 
+    @property
+    def source(self) -> dict[str, str]:
+        """`model.source`, pinned to the commit."""
+        return {"hub": self.repository.name, "revision": self.repository.commit}
+
     def model(self) -> dict[str, object]:
         """The model part of a profile; its source is pinned to the commit. Raises `LoadError`."""
-        source = {"hub": self.repository.name, "revision": self.repository.commit}
         name = self.repository.name.partition("/")[2]
-        return read_model(self.folder, name=name, source=source)
+        return read_model(self.folder, name=name, source=self.source)
 
     def require_fit(self, plan: Plan) -> None:
         """Compare every header with the plan, and say what fits; raises `Failure`."""

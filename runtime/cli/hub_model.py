@@ -60,10 +60,24 @@ def hub_model(argument: str) -> HubModel:
     put(_text(checkpoint), path)
 
     def inspect(plan: Plan) -> None:
+        _require_source(plan, checkpoint)
         checkpoint.require_fit(plan)
         _say_size(checkpoint)
 
     return HubModel(override=f"model={json.dumps(path)}", inspect=inspect)
+
+
+def _require_source(plan: Plan, checkpoint: HubCheckpoint) -> None:
+    """A `--set` comes after `--model`: the plan would name one checkpoint and be compared with another."""
+    if plan.model.source == checkpoint.source:
+        return
+    found = " ".join(f"{field} `{value}`" for field, value in plan.model.source.items())
+    repository = checkpoint.repository
+    raise Failure(
+        f"`--model` is commit {repository.commit} of `{repository.name}`, and `--set` makes the model's source {found}",
+        exit_code=WRONG,
+        hint=f"leave out that `--set`: `--model {SCHEME}ORG/NAME@REVISION` names both",
+    )
 
 
 def make_hub_model_profile(argument: str, *, output: str | None) -> int:

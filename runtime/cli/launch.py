@@ -14,7 +14,7 @@ from firmtoken.compiler.plan import Plan
 from firmtoken.compiler.plan_json import plan_to_json
 from firmtoken.runtime.cli.compiled import Compiled, compile_argument
 from firmtoken.runtime.cli.failure import Failure, say
-from firmtoken.runtime.cli.fit import require_fit
+from firmtoken.runtime.cli.fit import require_fit, require_runnable
 from firmtoken.runtime.cli.known_text import known_text
 from firmtoken.runtime.cli.lock import lock_path, require_lock
 from firmtoken.runtime.cli.log_file import LogFile, open_log_file, opening_lines
@@ -53,6 +53,7 @@ def launch(
     # `kill -USR1` asks for stacks; C code answers, so it works while nothing else does.
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     compiled = compile_argument(argument, overrides)
+    require_runnable(compiled.plan)
     _show(compiled.plan)
     if locked:
         require_lock(compiled, lock_path(compiled, lock), argument)

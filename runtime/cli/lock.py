@@ -17,6 +17,7 @@ from firmtoken.runtime.cli.failure import Failure
 from firmtoken.runtime.cli.output import YAML_SUFFIXES
 from firmtoken.runtime.exit_codes import REFUSED, WRONG
 from firmtoken.schema.references import SHIPPED
+from firmtoken.schema.regular_file import read_regular
 
 SUFFIX = ".lock.json"
 
@@ -61,9 +62,10 @@ def _read(path: Path, argument: str) -> Plan:
 
 
 def _json(path: Path) -> bytes:
+    text = read_regular(path)
     if path.suffix in YAML_SUFFIXES:
-        return msgspec.json.encode(YAML(typ="safe", pure=True).load(path))
-    return path.read_bytes()
+        return msgspec.json.encode(YAML(typ="safe", pure=True).load(text))
+    return text
 
 
 def _again(argument: str, path: Path) -> str:

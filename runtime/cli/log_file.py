@@ -17,6 +17,7 @@ from firmtoken.runtime.cli.failure import Failure, say
 from firmtoken.runtime.exit_codes import FAILED
 from firmtoken.runtime.server.foreign_variables import foreign_variables
 from firmtoken.runtime.server.report import state_folder
+from firmtoken.schema.regular_file import open_regular
 
 FILE_BYTES = 10 * 1000**2
 OLD_FILES = 5
@@ -34,8 +35,6 @@ class LogFile(RotatingFileHandler):
 
     def __init__(self, path: Path, opening: Sequence[str]) -> None:
         """Open it, or raise `NoLogFile`; each new file begins with the lines of `opening`."""
-        if path.exists() and not path.is_file():  # to open a FIFO would wait for its reader
-            raise NoLogFile("it is no regular file")
         self._opening = "".join(f"{line}\n" for line in opening)
         self._num_lost = 0
         try:
@@ -84,7 +83,9 @@ class LogFile(RotatingFileHandler):
             say(f"`{self.path}` cannot be written, its lines are lost: {fault}", None)
 
     def _open(self) -> TextIOWrapper:
-        stream = super()._open()
+        stream = open(  # noqa: SIM115  logging closes it
+            self.baseFilename, "a", encoding=self.encoding, errors=self.errors, opener=open_regular
+        )
         try:
             # Two writers would rotate each other's lines away; the lock ends with the process.
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -60,6 +60,28 @@ class ByteProgress:
         )
 
 
+class CountProgress:
+    """Of `total` things that are done one after another, by name."""
+
+    def __init__(self, phase: str, *, total: int, on_terminal: bool) -> None:
+        self._phase = phase
+        self._total = total
+        self._on_terminal = on_terminal
+        self._begun = 0
+
+    def begin(self, name: str) -> None:
+        """Say that the next one begins: before it, because it may take long."""
+        self._begun += 1
+        line = f"{self._phase} {self._begun} of {self._total}: {name}"
+        print(f"{CLEAR}{line}" if self._on_terminal else f"{line}\n", end="", file=sys.stderr)
+        sys.stderr.flush()
+
+    def end(self) -> None:
+        """Leave the line, so that the next text has its own."""
+        if self._on_terminal:
+            print(CLEAR, end="", file=sys.stderr, flush=True)
+
+
 def remaining(seconds: float) -> str:
     """`40 s`, `12 min`, `3 h 05 min`."""
     minutes = round(seconds / 60)

@@ -12,18 +12,15 @@ signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 import functools
 import os
-import sys
-from collections.abc import Callable
-from types import FrameType
-from typing import TYPE_CHECKING, NoReturn, ParamSpec
+from typing import TYPE_CHECKING
 
 import rich_click as click
 
 from firmtoken import __version__
-from firmtoken.runtime.cli.failure import Failure, say, tell
+from firmtoken.runtime.cli.ending import answering, run_console
+from firmtoken.runtime.cli.failure import Failure
 from firmtoken.runtime.cli.packages import SERVING, needed
-from firmtoken.runtime.cli.standard_output import Unheard, open_outputs, say_no_more
-from firmtoken.runtime.exit_codes import FAILED, INTERRUPTED, TERMINATED, WRONG
+from firmtoken.runtime.exit_codes import WRONG
 
 if TYPE_CHECKING:
     from firmtoken.compiler.plan import Plan
@@ -45,42 +42,6 @@ _set = click.option(
     help="Override one value of the profile, e.g. `serving.context=128k`; may be repeated.",
 )
 _profile = click.argument("profile")
-
-
-P = ParamSpec("P")
-
-
-class Terminated(BaseException):
-    """SIGTERM came before the server listens for it."""
-
-
-def _answering(command: Callable[P, int]) -> Callable[P, NoReturn]:
-    """Leave with the command's exit code, told failures with theirs, and Ctrl-C with 130 in any phase."""
-
-    @functools.wraps(command)
-    def answer(*arguments: P.args, **options: P.kwargs) -> NoReturn:
-        try:
-            code = command(*arguments, **options)
-            sys.stdout.flush()  # a fault is told here, not by Python at its end
-        except Failure as failure:
-            tell(failure)
-            code = failure.exit_code
-        except (KeyboardInterrupt, Terminated) as ended:
-            code = _told(ended)
-        sys.exit(code)
-
-    return answer
-
-
-def _told(ended: BaseException) -> int:
-    """Say what a signal did; its exit code."""
-    by_term = isinstance(ended, Terminated)
-    print("terminated" if by_term else "interrupted", file=sys.stderr)
-    return TERMINATED if by_term else INTERRUPTED
-
-
-def _on_term(_signum: int, _frame: FrameType | None) -> None:
-    raise Terminated
 
 
 def _from_hub(plan: "Plan", *, yes: bool) -> "Plan":
@@ -114,7 +75,7 @@ def ft() -> None:
 @click.option("--service", is_flag=True, help="Print a systemd user unit for this, start nothing.")
 @click.option("--yes", is_flag=True, help="Download a checkpoint from the hub without a question.")
 @click.option("--debug", is_flag=True, help="Check the scheduler's invariants after each step.")
-@_answering
+@answering
 def run(
     profile: str,
     overrides: tuple[str, ...],
@@ -156,7 +117,7 @@ _report_format = click.option(
 
 @ft.command()
 @_report_format
-@_answering
+@answering
 def why(form: str) -> int:
     """Say why the engine last stalled or died, in five lines."""
     from firmtoken.runtime.cli.why import why as tell_why
@@ -168,7 +129,7 @@ def why(form: str) -> int:
 @click.argument("url", default="http://127.0.0.1:1919")
 @click.option("--key-file", metavar="FILE", help="File with the server's API key.")
 @_report_format
-@_answering
+@answering
 def dump(url: str, key_file: str | None, form: str) -> int:
     """Show what the engine of the server at URL does right now; it goes on.
 
@@ -200,7 +161,7 @@ def dump(url: str, key_file: str | None, form: str) -> int:
     metavar="FILE.svg",
     help="Say where the time of a decode step and of a prompt goes, and draw it into FILE; `-` draws nothing.",
 )
-@_answering
+@answering
 def plan(
     profile: str,
     overrides: tuple[str, ...],
@@ -249,7 +210,7 @@ def plan(
     is_flag=True,
     help="With --kernels: write what was compiled to `profiles/evidence`; plans then say `compiled`.",
 )
-@_answering
+@answering
 def check(
     profiles: tuple[str, ...], overrides: tuple[str, ...], kernels: bool, record: bool
 ) -> int:
@@ -265,7 +226,7 @@ def check(
 @_profile
 @click.argument("path", required=False)
 @_set
-@_answering
+@answering
 def explain(profile: str, path: str | None, overrides: tuple[str, ...]) -> int:
     """Say why: for one PATH of the plan (`context`, `kernels.attention.decode`), or for all."""
     from firmtoken.runtime.cli.explain import explain_plan
@@ -277,7 +238,7 @@ def explain(profile: str, path: str | None, overrides: tuple[str, ...]) -> int:
 @click.argument("first")
 @click.argument("second")
 @_set
-@_answering
+@answering
 def diff(first: str, second: str, overrides: tuple[str, ...]) -> int:
     """Compare the plans of two profiles; `--set` applies to both."""
     from firmtoken.runtime.cli.diff import diff_plans
@@ -287,7 +248,7 @@ def diff(first: str, second: str, overrides: tuple[str, ...]) -> int:
 
 @ft.command()
 @click.argument("part", type=click.Choice(["profile", "hardware", "model"]), default="profile")
-@_answering
+@answering
 def schema(part: str) -> int:
     """Print the JSON Schema of a profile, for editors; or of a hardware or model file."""
     from firmtoken.runtime.cli.schema import print_schema
@@ -303,7 +264,7 @@ def profile() -> None:
 @profile.command()
 @click.argument("folder", metavar="DIR")
 @click.option("--output", metavar="FILE", help="Write to FILE instead of stdout.")
-@_answering
+@answering
 def model(folder: str, output: str | None) -> int:
     """Make a model file from the checkpoint in DIR: its `config.json` and `hf_quant_config.json` are enough.
 
@@ -332,7 +293,7 @@ def model(folder: str, output: str | None) -> int:
 @click.option("--temperature", type=click.FloatRange(0, 2), default=0.0, show_default=True)
 @click.option("--top-p", type=click.FloatRange(0, 1), default=1.0, show_default=True)
 @_report_format
-@_answering
+@answering
 def bench(
     profile: str,
     overrides: tuple[str, ...],
@@ -359,7 +320,7 @@ def bench(
     type=click.IntRange(min=0),
     help="Equal seeds give equal weights. [default: that of the profile's `model.source`, or 0]",
 )
-@_answering
+@answering
 def synth(profile: str, directory: str, overrides: tuple[str, ...], seed: int | None) -> int:
     """Write a synthetic checkpoint of PROFILE's model to DIR: random weights in the layout of the published one.
 
@@ -372,7 +333,7 @@ def synth(profile: str, directory: str, overrides: tuple[str, ...], seed: int | 
 
 
 @ft.command()
-@_answering
+@answering
 def version() -> int:
     """Print the version."""
     print(__version__)
@@ -381,17 +342,7 @@ def version() -> int:
 
 def main() -> None:
     """The console script; never a traceback for what a user did."""
-    try:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        signal.signal(signal.SIGTERM, _on_term)
-        open_outputs()
-        ft(prog_name="ft")
-    except Unheard as error:
-        say(f"cannot write to standard output: {error.strerror}", None)
-        say_no_more()
-        sys.exit(FAILED)
-    except (KeyboardInterrupt, Terminated) as ended:
-        sys.exit(_told(ended))
+    run_console(functools.partial(ft, prog_name="ft"))
 
 
 if __name__ == "__main__":

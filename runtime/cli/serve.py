@@ -6,6 +6,7 @@ keeps its code.
 """
 
 import asyncio
+import gc
 import logging
 import resource
 import secrets
@@ -28,6 +29,7 @@ from firmtoken.runtime.server.life import EngineSpec
 from firmtoken.runtime.server.listen import Listener
 from firmtoken.runtime.server.log_lines import LogLines
 from firmtoken.runtime.server.process import NoSegments
+from firmtoken.runtime.server.rehearsal import rehearse
 from firmtoken.runtime.server.served_model import ServedModel
 from firmtoken.runtime.server.service import Service
 from firmtoken.runtime.server.serving import ServingPlan
@@ -166,6 +168,9 @@ class _Serving:
             ) from error
         watching = asyncio.create_task(self._watch_engine(listening))
         try:
+            await rehearse(self._launch.model)  # while the engine loads
+            gc.collect()
+            gc.freeze()  # what is here stays: no stream waits until all of it was looked through
             await self._announce()
             await listening
         finally:

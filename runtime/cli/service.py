@@ -10,6 +10,7 @@ from pathlib import Path
 
 from firmtoken.runtime.cli.compiled import compile_argument
 from firmtoken.runtime.cli.failure import Failure
+from firmtoken.runtime.cli.fit import require_runnable
 from firmtoken.runtime.cli.lock import lock_path, require_lock
 from firmtoken.runtime.cli.report_text import printable
 from firmtoken.runtime.cli.serve import DRAIN_S, LAST_WORDS_S, STOP_GRACE_S
@@ -47,6 +48,7 @@ def print_service(
 ) -> int:
     """Check the profile as `ft run` would, print the unit, start nothing."""
     compiled = compile_argument(argument, overrides)
+    require_runnable(compiled.plan)
     path = lock_path(compiled, lock).absolute() if locked else None
     if path is not None:
         require_lock(compiled, path, argument)

@@ -1,69 +1,18 @@
-"""The GPUs of this machine, as the driver's NVML library tells of them: no torch, no CUDA context (D15)."""
+"""Which GPU of this machine a plan gets, and what keeps it from running there: no torch, no CUDA context (D15)."""
 
-import importlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from types import ModuleType
 
+from firmtoken.compiler.conditions import version
+from firmtoken.compiler.hazard_effects import said
+from firmtoken.compiler.hazards import find_hazard, holds
 from firmtoken.compiler.plan import Plan
+from firmtoken.compiler.situation import Situation
+from firmtoken.runtime.memory.gpus import FoundGpu, find_gpus
 
 MIB, GIB = 2**20, 2**30
 ROOM_BYTES = 64 * MIB
 """Added to what others hold, in a hint: they may take a little more by the time it is followed."""
 VISIBLE = "CUDA_VISIBLE_DEVICES"
-PACKAGE = "pynvml"
-"""Of the distribution `nvidia-ml-py`."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Holder:
-    """A process that has memory of a GPU."""
-
-    pid: int
-    bytes: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FoundGpu:
-    """One GPU, now."""
-
-    index: int
-    name: str
-    uuid: str
-    capability: str
-    total: int
-    free: int
-    holders: tuple[Holder, ...]
-
-
-class NoNvml(Exception):
-    """The driver cannot be asked; the text says why, `hint` what mends it."""
-
-    def __init__(self, message: str, hint: str) -> None:
-        super().__init__(message)
-        self.hint = hint
-
-
-def find_gpus() -> tuple[FoundGpu, ...]:
-    """All that the driver shows, in its order; raises `NoNvml`."""
-    try:
-        nvml = importlib.import_module(PACKAGE)
-    except ImportError as error:
-        raise NoNvml(
-            "the Python package `nvidia-ml-py`, which asks the driver about GPUs, is not installed",
-            'install what a GPU needs: `pip install "firmtoken[gpu]"`',
-        ) from error
-    try:
-        nvml.nvmlInit()
-    except nvml.NVMLError as error:
-        raise NoNvml(
-            f"the NVIDIA driver does not answer: {error}",
-            "load the driver (`nvidia-smi` must work here), or try `ft run tiny-cpu`",
-        ) from error
-    try:
-        return tuple(_describe(nvml, index) for index in range(nvml.nvmlDeviceGetCount()))
-    finally:
-        nvml.nvmlShutdown()
 
 
 def choose_gpu(gpus: tuple[FoundGpu, ...], wanted: str) -> FoundGpu | None:
@@ -95,9 +44,10 @@ def differences(plan: Plan, gpu: FoundGpu) -> Iterator[tuple[str, str]]:
         yield (
             f"the {gpu.name} here has compute capability {gpu.capability}, and the plan"
             f" `{plan.profile.name}` is made for {planned}",
-            "choose a profile of this card (`ft profile list`), or plan for it: "
+            "choose a profile of this card, or plan for it: "
             f"`--set hardware.gpu.compute_capability={gpu.capability}`",
         )
+    yield from _old_driver(plan, gpu)
     # What the driver and other programs hold is inside the profile's reserve.
     needed, name = plan.memory.device.total, plan.profile.name
     if needed > gpu.free:
@@ -112,25 +62,19 @@ def differences(plan: Plan, gpu: FoundGpu) -> Iterator[tuple[str, str]]:
         )
 
 
-def _describe(nvml: ModuleType, index: int) -> FoundGpu:
-    handle = nvml.nvmlDeviceGetHandleByIndex(index)
-    memory = nvml.nvmlDeviceGetMemoryInfo(handle)
-    major, minor = nvml.nvmlDeviceGetCudaComputeCapability(handle)
-    holders = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
-    return FoundGpu(
-        index=index,
-        name=_text(nvml.nvmlDeviceGetName(handle)),
-        uuid=_text(nvml.nvmlDeviceGetUUID(handle)),
-        capability=f"{major}.{minor}",
-        total=int(memory.total),
-        free=int(memory.free),
-        # In a container, and under WSL, the driver does not say how much.
-        holders=tuple(
-            Holder(pid=int(one.pid), bytes=int(one.usedGpuMemory or 0)) for one in holders
-        ),
+def _old_driver(plan: Plan, gpu: FoundGpu) -> Iterator[tuple[str, str]]:
+    """H-83 of the driver that is loaded: the one that the profile lists is an assumption about this machine."""
+    software = plan.hardware["software"]
+    assert isinstance(software, dict)
+    hazard = find_hazard("H-83")
+    situation = Situation(
+        found={
+            "cuda": version(str(software["cuda"] or "")) or None,
+            "driver": version(gpu.driver) or None,
+        }
     )
-
-
-def _text(name: str | bytes) -> str:
-    # Older releases of the package answer in bytes.
-    return name.decode() if isinstance(name, bytes) else name
+    if holds(hazard, situation):
+        yield (
+            f"the NVIDIA driver here is {gpu.driver}; {said(hazard, situation)}",
+            f"install {hazard.alternative}; `nvidia-smi` shows the one that is loaded",
+        )

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from firmtoken.compiler.people import not_runnable
 from firmtoken.compiler.plan import Plan
-from firmtoken.runtime.cli.this_gpu import NoNvml, choose_gpu, differences, find_gpus
+from firmtoken.runtime.cli.this_gpu import choose_gpu, differences
+from firmtoken.runtime.memory.gpus import NoNvml, find_gpus
 
 MIB, GIB = 2**20, 2**30
 
@@ -22,13 +22,7 @@ class Lack:
 
 def lacks(plan: Plan, *, root: Path = Path("/")) -> Iterator[Lack]:
     """Everything that keeps this machine from running `plan`."""
-    if note := not_runnable(plan):  # on no machine, so its hardware mends nothing
-        yield Lack(
-            message=f"the plan `{plan.profile.name}` {note}",
-            hint="this version runs GPU plans whose experts are all resident, and CPU profiles such as"
-            " `ft run tiny-cpu`",
-        )
-    elif plan.device.kind == "cuda" and not has_nvidia_gpu(root):
+    if plan.device.kind == "cuda" and not has_nvidia_gpu(root):
         yield Lack(
             message=f"this machine has no NVIDIA GPU, and the plan `{plan.profile.name}` needs one",
             hint="run it where that GPU is and its driver is loaded, or try `ft run tiny-cpu` here",

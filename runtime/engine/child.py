@@ -1,23 +1,25 @@
-"""The engine's process, once `spawned` has tied it to its parent: speaks `messages.py` on the socket of its argument.
+"""The engine's process, once `spawned` has tied it to its parent and torch is imported: speaks `messages.py`.
 
 Idle, it sleeps on the socket. It ends with its parent, with `Stop`, or with a `Fault`, whose code is its exit code.
 """
 
 import contextlib
-import mmap
-import socket
-import sys
+import gc
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from threading import Thread
 
+import msgspec
 import torch
 
 from firmtoken.compiler.errors import PlanRefused
 from firmtoken.compiler.plan import Plan
 from firmtoken.compiler.plan_json import BadPlan, plan_from_json
 from firmtoken.compiler.verify import verify
+from firmtoken.runtime.engine.after_ready import AfterReady
 from firmtoken.runtime.engine.channel import Channel
+from firmtoken.runtime.engine.compile_ahead import CompileAhead
 from firmtoken.runtime.engine.engine import Engine
 from firmtoken.runtime.engine.failures import EngineBroken
 from firmtoken.runtime.engine.launches import NoKernel
@@ -31,36 +33,36 @@ from firmtoken.runtime.engine.messages import (
     Progress,
     Ready,
     Start,
+    Stats,
     Stop,
 )
-from firmtoken.runtime.engine.position import POSITION_BYTES, Position
+from firmtoken.runtime.engine.position import Position
 from firmtoken.runtime.engine.program import Interpreter
 from firmtoken.runtime.engine.self_check import KernelWrong, check_kernels, summary
-from firmtoken.runtime.engine.warm_up import NotFinite, warm_up
+from firmtoken.runtime.engine.warm_up import NotFinite, captures, warm_up
 from firmtoken.runtime.engine.weights_check import WeightsReadWrong, check_weights
 from firmtoken.runtime.exit_codes import DONE, ENGINE_DIED, FAILED, REFUSED
 from firmtoken.runtime.memory.arena import Arena, NoMemory
+from firmtoken.runtime.memory.device_memory import MoreThanPlanned, compared, open_device
 from firmtoken.runtime.weights.errors import LoadError
 
 STATS_EVERY_S = 1.0
 PROGRESS_EVERY_S = 0.1
+OLD_AFTER = 1000
+"""Collections of young objects until one of all: programs bound to new lengths stay, and nothing is found among them.
+
+With Python's own 10, two of 30 such prompts waited 150 ms each (2-core VM), and so did every stream beside them.
+"""
 
 Clock = Callable[[], float]
 
 
-def main() -> None:
-    """The whole life of the process."""
-    channel = Channel(socket.socket(fileno=int(sys.argv[1])))
-    position = Position(mmap.mmap(int(sys.argv[2]), POSITION_BYTES))
-    sys.exit(run(channel, time.monotonic, position))
-
-
-def run(channel: Channel, clock: Clock, position: Position) -> int:
-    """Loads, serves, and says why it ends; the exit code."""
+def run(channel: Channel, first: Down, position: Position, taking: Sequence[Thread]) -> int:
+    """Loads, serves, and says why it ends; the exit code. `taking`: see `start`."""
+    clock = time.monotonic
     try:
-        first = channel.wait()
         if isinstance(first, Start):
-            serve(channel, start(channel, first, clock, position), clock)
+            serve(channel, start(channel, first, clock, position, taking), clock)
     except ConnectionError:
         return DONE  # the server is gone: nobody is left to tell
     except (
@@ -73,8 +75,17 @@ def run(channel: Channel, clock: Clock, position: Position) -> int:
     return DONE
 
 
-def start(channel: Channel, message: Start, clock: Clock, position: Position) -> "Server":
-    """Everything is checked, allocated, loaded and warm when this returns."""
+def start(
+    channel: Channel,
+    message: Start,
+    clock: Clock,
+    position: Position,
+    taking: Sequence[Thread] = (),
+) -> "Server":
+    """Everything is checked, allocated, loaded and warm when this returns.
+
+    `taking`: threads that end when the pages of the segments are there.
+    """
     begun = clock()
     torch.set_num_threads(message.threads)
     # States that decay towards zero reach denormals, on which a CPU is many times slower.
@@ -84,14 +95,20 @@ def start(channel: Channel, message: Start, clock: Clock, position: Position) ->
     start_s = plan.schedule.deadlines.start_s
     position.least_ns = int(start_s * 1e9)  # all is done for the first time
     position.due(start_s)
+    channel.send(Progress(phase="headers of weights", done=0, total=0))
     inventory = inventory_of(plan)
+    channel.send(Progress(phase="memory", done=0, total=0))
+    for thread in taking:
+        thread.join()
+    memory = open_device(plan)
     arena = Arena(plan.spaces, message.segments, plan.device.kind)
     interpreter = Interpreter(plan, arena, position, timed=message.timed)
-    loaded = load_weights(
-        plan, interpreter, inventory, Reporter(channel, clock, position, start_s), message.segments
-    )
+    reporter = Reporter(channel, clock, position, start_s)
+    with CompileAhead(plan, interpreter, message.threads) as kernels:
+        loaded = load_weights(plan, interpreter, inventory, reporter, message.segments)
+        kernels.finish(reporter)
     loaded_at = clock()
-    if plan.device.kind == "cuda":
+    if memory is not None:
         channel.send(Progress(phase="self-check", done=0, total=0))
         found = check_kernels(plan, interpreter, lambda: position.due(start_s))
         channel.put(Log(line=f"{summary(found)}; {clock() - loaded_at:.1f} s"))
@@ -101,9 +118,16 @@ def start(channel: Channel, message: Start, clock: Clock, position: Position) ->
         channel.put(Log(line=line))
     channel.send(Progress(phase="warm-up", done=0, total=0))
     warm_up(plan, interpreter)
+    gc.collect()  # once, after `spawned` has put it off
+    gc.freeze()  # what is left stays: no step shall wait until all of it was looked through
+    gc.set_threshold(*gc.get_threshold()[:2], OLD_AFTER)
+    gc.enable()
+    if memory is not None:
+        torch.cuda.empty_cache()  # nothing that the start needed beside the arena is kept
+        channel.put(Log(line=compared(plan, memory, arena.device.numel())))
     position.least_ns = 0
     server = Server(channel, plan, interpreter, debug=message.debug)
-    channel.put(server.engine.stats())
+    channel.put(server.stats())
     channel.send(
         Ready(
             load_s=loaded_at - begun,
@@ -142,13 +166,27 @@ class Server:
         self, channel: Channel, plan: Plan, interpreter: Interpreter, *, debug: bool
     ) -> None:
         self.engine = Engine(
-            plan, interpreter, channel.put, self.poll, channel.flush, checked=debug
+            plan,
+            interpreter,
+            channel.put,
+            self.poll,
+            channel.flush,
+            checked=debug,
+            ahead=captures(plan),
         )
         self.position = interpreter.position
         self.step_s = plan.schedule.deadlines.decode_s
         """How long may pass between two launches."""
         self.stopping = False
         self._channel = channel
+        self._after_ready = AfterReady() if plan.device.kind == "cuda" else None
+
+    def stats(self) -> Stats:
+        """The engine's counters, and what came after ready that should have come before."""
+        stats = self.engine.stats()
+        if self._after_ready is None:
+            return stats
+        return msgspec.structs.replace(stats, late=self._after_ready.late())
 
     def poll(self) -> None:
         """Handles what has arrived."""
@@ -170,7 +208,7 @@ def serve(channel: Channel, server: Server, clock: Clock) -> None:
     said_at = clock()
     while not server.stopping:
         if server.engine.idle:
-            channel.send(server.engine.stats())
+            channel.send(server.stats())
             server.position.idle()
             server.handle(channel.wait())
         server.position.due(server.step_s)
@@ -178,7 +216,7 @@ def serve(channel: Channel, server: Server, clock: Clock) -> None:
         server.engine.step()
         if clock() - said_at >= STATS_EVERY_S:
             said_at = clock()
-            channel.send(server.engine.stats())
+            channel.send(server.stats())
 
 
 def describe(error: Exception) -> Fault:
@@ -192,7 +230,7 @@ def describe(error: Exception) -> Fault:
             )
         case NoKernel():
             code, hint = REFUSED, "choose another kernel under `kernels:`"
-        case KernelWrong():
+        case KernelWrong() | MoreThanPlanned():
             code, hint = REFUSED, error.hint
         case NoMemory():
             code, hint = REFUSED, "free memory, or ask for less under `hardware`"

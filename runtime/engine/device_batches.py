@@ -1,8 +1,8 @@
 """`DeviceBatches`: the batches of a CUDA device, at the fixed addresses that the plan has for them.
 
 The host writes into pinned memory of the same layout, and one copy on the current stream brings it over. A decode step
-and an open span have bytes of their own; whoever writes knows that the copy before has been read: the token of a
-decode step has come back, or nothing was in flight.
+and an open span have bytes of their own; whoever writes waits until the copy before has been made. The token ids of a
+decode step that runs ahead are those that the step before it draws: they go from there to here on the device.
 """
 
 from bisect import bisect_left, bisect_right
@@ -52,6 +52,12 @@ class Region:
         self._pages_at = layout.fields[PAGES].offset
         self._tables: dict[int, tuple[int, ...]] = {}  # row -> the page table that is there
         self._dirty = True
+        self._sent = torch.cuda.Event() if device.is_cuda else None  # type: ignore[no-untyped-call]
+
+    def wait(self) -> None:
+        """Returns when the last copy has been made: from then on its place may be written again."""
+        if self._sent is not None:
+            self._sent.synchronize()
 
     def send(self) -> None:
         """One copy, with the page tables where one of them is new."""
@@ -59,6 +65,8 @@ class Region:
         self._dirty = False
         with torch.inference_mode():  # whoever made the view first may have been in it
             self._device[:end].copy_(self._host[:end], non_blocking=True)
+        if self._sent is not None:
+            self._sent.record()
 
     def write_table(self, row: int, pages: tuple[int, ...]) -> None:
         """The page table of a sequence; it is another tuple when it has changed."""
@@ -67,15 +75,15 @@ class Region:
             self.host[PAGES][row, : len(pages)] = pages
             self._dirty = True
 
-    def write_draw(self, row: int, sequence: Sequence) -> None:
-        """How the sequence's next token is drawn."""
+    def write_draw(self, row: int, sequence: Sequence, *, unseen: int = 0) -> None:
+        """How the sequence's next token is drawn; `unseen`: tokens before it that the host does not have yet."""
         host, sampling = self.host, sequence.sampling
         host["temperature"][row] = sampling.temperature
         host["top_p"][row] = sampling.top_p
         host["top_k"][row] = sampling.top_k
         host["min_p"][row] = sampling.min_p
         host["seed"][row] = sampling.seed
-        host["position"][row] = len(sequence.token_ids)
+        host["position"][row] = len(sequence.token_ids) + unseen
 
     def draws(self, count: int) -> DeviceDraws:
         """Of the first sequences."""
@@ -98,7 +106,7 @@ class DeviceBatches:
         self._span = Region(views.tensor(Value("span.batch")), span)
         self._page_size = cache.page_size
         self._tile = schedule.mixer_tile
-        self._on_gpu = views.tensor(Value("span.batch")).is_cuda
+        self._views = views
         self._hybrid = "linear" in plan.model.layer_kinds
         self._sized: dict[int, DeviceRows] = {}
         every = self._decode.host["first_rows"]
@@ -110,16 +118,18 @@ class DeviceBatches:
     def decode(self, decode: Decode) -> DeviceRows:
         """One row a sequence, padded with rows that point at the sentinel."""
         host, size, page_size = self._decode.host, decode.size, self._page_size
+        unseen = int(decode.ahead)
+        self._decode.wait()
         for row, sequence in enumerate(decode.sequences):
-            at = sequence.computed
-            host["token_ids"][row] = sequence.token_ids[at]
+            at = sequence.computed + unseen
+            host["token_ids"][row] = 0 if decode.ahead else sequence.token_ids[at]
             host["positions"][row] = at
             host["token_slots"][row] = sequence.pages[at // page_size] * page_size + at % page_size
             host["sequences"][row] = row
             host["live"][row], host["shadow"][row] = sequence.live, sequence.shadow
             host["boundary"][row] = self._hybrid and (at + 1) % page_size == 0
             self._decode.write_table(row, sequence.pages)
-            self._decode.write_draw(row, sequence)
+            self._decode.write_draw(row, sequence, unseen=unseen)
         count = len(decode.sequences)
         for name in ("token_ids", "positions", "token_slots", "live", "shadow", "boundary"):
             host[name][count:size] = 0
@@ -128,14 +138,15 @@ class DeviceBatches:
         host["starts"][:size] = host["positions"][:size]
         host["num_rows"][0] = count
         self._decode.send()
+        if decode.ahead:
+            self._feed(count)
         if size not in self._sized:
             self._sized[size] = self._rows_of_decode(size)
         return self._sized[size]
 
     def span(self, span: Span, cut: Cut) -> Batches:
         """Batches of every tile, of the chunk and of the span; rows that the cut has more are padding."""
-        if self._on_gpu:
-            torch.cuda.current_stream().synchronize()  # launches before may still read what is there
+        self._span.wait()
         firsts = self._write_pieces(span)
         self._write_padding(firsts[-1], sum(cut.chunks[0]))
         batches = self._batches(
@@ -156,10 +167,16 @@ class DeviceBatches:
         """For `park`: no rows, only copies of states."""
         return {SPAN: replace(self._rows_of_decode(0), moves=moves)}
 
+    def _feed(self, count: int) -> None:
+        """Token ids of a step ahead, in the same rows; where none could be drawn any other will do."""
+        drawn = self._views.tensor(Value("decode.tokens"))[:count]
+        with torch.inference_mode():
+            self._decode.device["token_ids"][:count].copy_(drawn).clamp_(min=0)
+
     def _rows_of_decode(self, size: int) -> DeviceRows:
         device = self._decode.device
         return DeviceRows(
-            num_rows=device["num_rows"],
+            num_rows=device["num_rows"][:1],
             token_ids=device["token_ids"][:size],
             positions=device["positions"][:size],
             token_slots=device["token_slots"][:size],
@@ -187,12 +204,10 @@ class DeviceBatches:
             host["positions"][first:end] = here
             if dropped:  # its rows go to the sentinel page and the padding state
                 host["token_slots"][first:end] = 0
-                host["live"][number] = host["shadow"][number] = 0
                 self._span.write_table(number, (0,) * self._span.host[PAGES].shape[1])
             else:
                 pages = np.asarray(sequence.pages)[here // page_size]
                 host["token_slots"][first:end] = pages * page_size + here % page_size
-                host["live"][number], host["shadow"][number] = sequence.live, sequence.shadow
                 self._span.write_table(number, sequence.pages)
             self._write_draw(number, piece)
             host["copies"][number] = (end - 1, number)  # its last row
@@ -234,8 +249,11 @@ class DeviceBatches:
             host["first_rows"][at, row] = begin - rows.start
             host["starts"][at, row] = start
             host["boundary"][at, row] = boundary - start if inside else 0
+            one = span.pieces[number].sequence
+            states = (0, 0) if one.request_id in span.dropped else (one.live, one.shadow)
+            host["live"][at, row], host["shadow"][at, row] = states
         host["first_rows"][at, len(pieces)] = end - rows.start
-        host["num_rows"][at] = end - rows.start
+        host["num_rows"][at, 0] = end - rows.start
         return pieces
 
     def _number(self, rows: range, *, whole: bool) -> int:
@@ -259,17 +277,17 @@ class DeviceBatches:
 
     def _rows_of_launch(self, rows: range, pieces: range, *, whole: bool) -> DeviceRows:
         device, at = self._span.device, self._number(rows, whole=whole)
-        own, sequences = slice(rows.start, rows.stop), slice(pieces.start, pieces.stop)
+        own, count = slice(rows.start, rows.stop), len(pieces)
         return DeviceRows(
-            num_rows=device["num_rows"][at],
+            num_rows=device["num_rows"][at, :1],
             token_ids=device["token_ids"][own],
             positions=device["positions"][own],
             token_slots=device["token_slots"][own],
             sequences=device["chunk_sequences" if whole else "tile_sequences"][own],
-            first_rows=device["first_rows"][at, : len(pieces) + 1],
-            starts=device["starts"][at, : len(pieces)],
-            pages=device[PAGES][sequences],
-            live=device["live"][sequences],
-            shadow=device["shadow"][sequences],
-            boundary=device["boundary"][at, : len(pieces)],
+            first_rows=device["first_rows"][at, : count + 1],
+            starts=device["starts"][at, :count],
+            pages=device[PAGES][pieces.start : pieces.stop],
+            live=device["live"][at, :count],
+            shadow=device["shadow"][at, :count],
+            boundary=device["boundary"][at, :count],
         )

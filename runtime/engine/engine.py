@@ -2,12 +2,12 @@
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 
 from firmtoken.compiler.plan import Plan
-from firmtoken.compiler.program import BoundYield, Value
+from firmtoken.compiler.program import BoundYield
 from firmtoken.runtime.engine.batches import (
     SPAN,
     Batches,
@@ -16,6 +16,7 @@ from firmtoken.runtime.engine.batches import (
     drawn_tokens,
 )
 from firmtoken.runtime.engine.device_batches import DeviceBatches
+from firmtoken.runtime.engine.drawn import Read
 from firmtoken.runtime.engine.failures import EngineBroken, sentence, why_broken
 from firmtoken.runtime.engine.holdings import NotParked
 from firmtoken.runtime.engine.invariants import check_invariants
@@ -24,7 +25,7 @@ from firmtoken.runtime.engine.loading import fill_slots
 from firmtoken.runtime.engine.messages import Abort, Add, Done, Log, Stats, Up
 from firmtoken.runtime.engine.program import Abandoned, FailedBefore, Interpreter, LaunchFailed
 from firmtoken.runtime.engine.scheduler import Scheduler
-from firmtoken.runtime.engine.sequence import Sequence
+from firmtoken.runtime.engine.sequence import Phase, Sequence
 from firmtoken.runtime.engine.waits import Waits
 from firmtoken.runtime.engine.work import Decode, Span
 from firmtoken.runtime.kernels.sample.no_token import NO_TOKEN
@@ -37,12 +38,23 @@ Clock = Callable[[], float]
 NO_ROWS = Cut(chunks=(), num_seqs=0)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launched:
+    """A decode step that is under way."""
+
+    decode: Decode
+    tokens: Read
+
+
 class Engine:
     """One plan, one interpreter. `emit` gets every message at once; `poll` is called where requests may change.
 
     `deliver` is called where what was emitted must not wait: before a launch, after first tokens, when a request ends.
     A step that fails ends the requests it worked on, each with one sentence, and nobody else's. `checked` is for
-    debugging: every invariant is recomputed after every step.
+    debugging: every invariant is recomputed after every step. `ahead`: where the next step can only be the same decode
+    step once more, it is launched before the tokens of this one are read, so that the device never waits for the host;
+    it takes a device that runs launches in their order, and decode steps that are replayed. Who ends with a token that
+    was not seen yet has a row in one step more, of which nothing is kept.
     """
 
     def __init__(
@@ -55,9 +67,11 @@ class Engine:
         *,
         clock: Clock = time.monotonic,
         checked: bool = False,
+        ahead: bool = False,
     ) -> None:
         self.scheduler = Scheduler(limits_of(plan), self._park)
         self.steps = 0
+        self.ahead = ahead
         self._plan = plan
         self._interpreter = interpreter
         self._emit = emit
@@ -67,6 +81,8 @@ class Engine:
         self._waits = Waits(clock)
         self._decoding: tuple[Sequence, ...] = ()
         """Whose decode step has not gone through yet."""
+        self._launched: Launched | None = None
+        """The next step, if it is under way already."""
         self._not_parked: LaunchFailed | None = None
         self._num_failed = 0
         """Steps that failed since the last good one."""
@@ -79,7 +95,7 @@ class Engine:
     @property
     def idle(self) -> bool:
         """Nothing to do until a message comes."""
-        return self.scheduler.idle
+        return self.scheduler.idle and self._launched is None
 
     def handle(self, message: Add | Abort) -> None:
         """A request comes or goes."""
@@ -97,7 +113,7 @@ class Engine:
 
     def step(self) -> None:
         """Schedule, run, take over what was drawn, say so."""
-        work = self._schedule()
+        work = self._schedule() if self._launched is None else self._launched.decode
         self._explain_waits()
         self._flush()
         try:
@@ -106,7 +122,7 @@ class Engine:
             self._fail(failed)
         self._batches.forget({member.request_id for member in self.scheduler.running})
         self._flush()
-        if not isinstance(work, Decode):
+        if not isinstance(work, Decode) or self._launched is not None:
             self._deliver()
         if self._checked:
             check_invariants(self.scheduler)
@@ -182,7 +198,7 @@ class Engine:
         self._interpreter.run(span.program, cut, batches, at_yield)
         self._count_step()
         # An abandoned run drew nothing, and nobody of it is kept.
-        tokens = self._drawn(span.program, len(span.pieces))
+        tokens = self._drawn(span.program, self._interpreter.bring(span.program, len(span.pieces)))
         pairs = zip(span.pieces, tokens, strict=True)
         self._end_those_without_a_token(
             (piece.sequence, piece.end)
@@ -210,20 +226,43 @@ class Engine:
 
     def _run_decode(self, decode: Decode) -> None:
         self._units = 0
+        launched, self._launched = self._launched or self._launch(decode), None
+        self._launched = self._launch_next(decode)
+        tokens = self._drawn("decode", launched.tokens)
+        self._decoding = ()
+        self._count_step()
+        # A step that ran ahead may have rows of some that have ended.
+        here = [
+            (sequence, token)
+            for sequence, token in zip(decode.sequences, tokens, strict=True)
+            if sequence.phase is Phase.DECODE
+        ]
+        drawn = {sequence.request_id: token for sequence, token in here}
+        decode = replace(decode, sequences=tuple(sequence for sequence, _ in here))
+        if NO_TOKEN in drawn.values():
+            decode = self._without_strange(decode, drawn)
+        self.scheduler.complete_decode(decode, drawn)
+
+    def _launch(self, decode: Decode) -> Launched:
         self._announce_decode(decode)
         batches, cut = self._decode_batches(decode)
         self._decoding = decode.sequences
         self._interpreter.run("decode", cut, batches)
-        self._decoding = ()
-        self._count_step()
-        tokens = self._drawn("decode", len(decode.sequences))
-        drawn = {
-            sequence.request_id: token
-            for sequence, token in zip(decode.sequences, tokens, strict=True)
-        }
-        if NO_TOKEN in tokens:
-            decode = self._without_strange(decode, drawn)
-        self.scheduler.complete_decode(decode, drawn)
+        return Launched(
+            decode=decode, tokens=self._interpreter.bring("decode", len(decode.sequences))
+        )
+
+    def _launch_next(self, decode: Decode) -> Launched | None:
+        """The step after this one, whose tokens are not read yet; inside a span the next work is the span's."""
+        if not self.ahead or self.scheduler.open_span is not None:
+            return None
+        following = self.scheduler.following(decode)
+        if following is None:
+            return None
+        try:
+            return self._launch(following)
+        except FailedBefore as failed:  # maybe of the step before, which is read no more
+            raise LaunchFailed(str(failed)) from failed.__cause__
 
     def _without_strange(self, decode: Decode, drawn: Mapping[int, int]) -> Decode:
         strange = [one for one in decode.sequences if drawn[one.request_id] == NO_TOKEN]
@@ -263,10 +302,13 @@ class Engine:
 
     def _fail(self, failed: LaunchFailed) -> None:
         """Ends whoever the failed step worked on; who had not begun is scheduled again."""
-        sequences = (*self.scheduler.abandon_span(), *self._decoding)
+        begun = (*self.scheduler.abandon_span(), *self._decoding)
         self._decoding = ()
         if isinstance(failed, FailedBefore):
-            sequences = ()
+            begun = ()
+        if self._launched is not None:  # nothing is read any more of what was under way
+            begun, self._launched = (*begun, *self._launched.decode.sequences), None
+        sequences = tuple(one for one in begun if one.phase is not Phase.ENDED)
         for sequence in sequences:
             self.scheduler.fail(sequence, sentence(failed))
         self._recover(failed, sequences)
@@ -303,18 +345,18 @@ class Engine:
         return bool(lines)
 
     def _park(self, moves: tuple[tuple[int, int], ...]) -> None:
+        self._flush()
+        self._deliver()  # tokens that were drawn do not wait for copies
         try:
             self._interpreter.run("park", NO_ROWS, self._batches.moves(moves))
         except LaunchFailed as failed:  # amid a change of the scheduler's: the step answers for it
             self._not_parked = failed
             raise NotParked from failed
 
-    def _drawn(self, program: str, count: int) -> list[int]:
-        tokens: list[int] = self._interpreter.views.tensor(Value(f"{program}.tokens"))[
-            :count
-        ].tolist()
-        self._interpreter.settle()
-        return tokens
+    def _drawn(self, program: str, tokens: Read) -> list[int]:
+        drawn = tokens()
+        self._interpreter.settle(program)
+        return drawn
 
     def _announce_span(self, span: Span) -> None:
         pieces = ", ".join(

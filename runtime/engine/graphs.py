@@ -4,8 +4,9 @@ A graph says what it is at by one word a layer, in the same place where launches
 the layers, not between them. What a program waits for at its entry lies outside of its graph.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from collections import deque
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -22,6 +23,37 @@ WRITE_WORD = "firmtoken.runtime.kernels.position_word:write_word"
 """Needs Triton, which only a GPU's engine has."""
 
 
+class Ends:
+    """When a replay began and ended, by the device's clock: the first node of its graph and the last."""
+
+    def __init__(self) -> None:
+        # Nodes of the graph: events around a replay would count what the host needs to launch it.
+        self._begin, self._end = (
+            torch.cuda.Event(enable_timing=True, external=True)  # type: ignore[no-untyped-call]
+            for _ in range(2)
+        )
+
+    def __enter__(self) -> None:
+        self._begin.record()
+
+    def __exit__(self, *_: object) -> None:
+        self._end.record()
+
+    @property
+    def seconds(self) -> float:
+        """Between them, once the replay has come to its end."""
+        took: float = self._begin.elapsed_time(self._end)
+        return took / 1e3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timed:
+    """A graph of a decode step that says what each replay takes."""
+
+    graph: torch.cuda.CUDAGraph
+    ends: Ends
+
+
 class Graphs:
     """All that were captured; after the engine is ready none is added. `timed`: decode steps say what they took."""
 
@@ -35,52 +67,59 @@ class Graphs:
         self._words = torch.frombuffer(position.words, dtype=torch.int64)
         pin(self._words.view(torch.uint8), STEPS_AT)
         self._captured: dict[tuple[str, Cut], torch.cuda.CUDAGraph] = {}
-        self._ends: dict[Cut, tuple[torch.cuda.Event, torch.cuda.Event]] = {}
-        """Of decode steps, if they are timed: before the first launch and after the last."""
-        self._replayed: tuple[torch.cuda.Event, torch.cuda.Event] | None = None
+        self._timed_steps: dict[Cut, deque[Timed]] = {}
+        """Of decode steps, if they are timed; two in turns: one is read while the next step is under way."""
+        self._unread: deque[Ends] = deque()
 
     def capture(self, name: str, cut: Cut, bound: Bound, batches: Batches) -> None:
         """The program must have run before, so that every kernel is loaded; it will read `batches` at each replay."""
         self._streams.drain()
-        graph = torch.cuda.CUDAGraph()
-        with (
-            torch.inference_mode(),
-            self._streams.apart(),
-            torch.cuda.graph(graph, stream=self._streams.main),
-        ):
-            timed = self._timing(cut) if self._timed and name == "decode" else nullcontext()
-            with timed:
-                self._issue_all(bound, batches)
-        self._captured[name, cut] = graph
+        if self._timed and name == "decode":
+            ends = Ends(), Ends()
+            graphs = [self._capture(bound, batches, one) for one in ends]
+            self._timed_steps[cut] = deque(
+                Timed(graph=graph, ends=one) for graph, one in zip(graphs, ends, strict=True)
+            )
+            self._captured[name, cut] = graphs[0]
+        else:
+            self._captured[name, cut] = self._capture(bound, batches, nullcontext())
 
     def replay(self, name: str, cut: Cut, bound: Bound) -> bool:
         """Whether there is a graph; if so all of the program is under way."""
         graph = self._captured.get((name, cut))
         if graph is None:
             return False
-        first = next(item for item in bound if isinstance(item, Launch) and item.on_main)
+        first = bound.first_on_main()
         if entry_waits := first.waits[: len(first.waits) - len(first.step.waits)]:
             self._streams.wait(entry_waits)
+        if name == "decode" and cut in self._timed_steps:
+            turns = self._timed_steps[cut]
+            turns.rotate()
+            graph = turns[0].graph
+            self._unread.append(turns[0].ends)
         graph.replay()
-        self._replayed = self._ends.get(cut) if name == "decode" else None
         return True
 
     def settle(self) -> float | None:
-        """Seconds that the device took for the last replay, which has come to its end; None if it is not timed."""
-        ends, self._replayed = self._replayed, None
-        return None if ends is None else ends[0].elapsed_time(ends[1]) / 1e3
+        """Seconds that the device took for the first decode step not asked for yet, which has ended; None: untimed."""
+        return self._unread.popleft().seconds if self._unread else None
 
-    @contextmanager
-    def _timing(self, cut: Cut) -> Iterator[None]:
-        # Nodes of the graph: events around a replay would count what the host needs to launch it.
-        begin, end = (
-            torch.cuda.Event(enable_timing=True, external=True)  # type: ignore[no-untyped-call]
-            for _ in range(2)
-        )
-        begin.record()
-        yield
-        end.record()
-        self._ends[cut] = (begin, end)
+    def recover(self) -> None:
+        """Nobody asks any more for the steps that were under way."""
+        self._unread.clear()
+
+    def _capture(
+        self, bound: Bound, batches: Batches, timing: AbstractContextManager[None]
+    ) -> torch.cuda.CUDAGraph:
+        graph = torch.cuda.CUDAGraph()
+        with (
+            torch.inference_mode(),
+            self._streams.apart(),
+            torch.cuda.graph(graph, stream=self._streams.main),
+            timing,
+        ):
+            self._issue_all(bound, batches)
+        return graph
 
     def _issue_all(self, bound: Bound, batches: Batches) -> None:
         layer = None

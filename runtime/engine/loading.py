@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Collection
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -52,24 +52,60 @@ def inventory_of(plan: Plan) -> Inventory:
 class PlanPlaces:
     """Where the loader puts what it reads: the plan's places."""
 
-    def __init__(self, views: Views) -> None:
+    def __init__(self, plan: Plan, views: Views, copies: "SlotCopies | None") -> None:
+        self._plan = plan
         self._views = views
+        self._copies = copies
 
     def sections(self, weight: Weight, ordinal: int) -> dict[str, torch.Tensor]:
         """The tensors of a weight row."""
         return self._views.sections(weight, ordinal)
 
-    def bank(self, layer: int) -> torch.Tensor:
-        """uint8 [E, slot_bytes]"""
-        return self._views.tensor(Value("bank", (layer,)))
+    def experts(self, layer: int) -> torch.Tensor:
+        """uint8 [E, slot_bytes]: where they outlive the engine, else their slots."""
+        if self._plan.experts.placement == "offload":
+            return self._views.tensor(Value("bank", (layer,)))
+        if self._copies is not None:
+            return self._views.tensor(Value(RESTART_COPY, (layer,)))
+        return resident_slots(self._plan, self._views, layer)
 
-    def slots(self) -> torch.Tensor:
-        """uint8 [S, slot_bytes]"""
-        return self._views.experts.slots
+    def filled(self, layer: int) -> None:
+        """They are brought to their slots while others are read."""
+        if self._copies is not None:
+            self._copies.begin(layer)
 
     def buffer(self, size: int) -> torch.Tensor:
         """uint8 [size]"""
         return large_pages(size)
+
+
+class SlotCopies:
+    """From the restart copy to resident slots, layer by layer, by a thread of its own: a context, so that it ends."""
+
+    def __init__(self, plan: Plan, views: Views) -> None:
+        self._plan = plan
+        self._views = views
+        self._pool = ThreadPoolExecutor(1)
+        self._begun: list[Future[torch.Tensor]] = []
+
+    def __enter__(self) -> "SlotCopies":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+    def begin(self, layer: int) -> None:
+        """From now on its bytes must stay as they are."""
+        copy = self._views.tensor(Value(RESTART_COPY, (layer,)))
+        slots = resident_slots(self._plan, self._views, layer)
+        self._begun.append(self._pool.submit(slots.copy_, copy))
+
+    def finish(self, progress: Progress) -> None:
+        """Returns when all that were begun are there; raises what one of them did."""
+        total = self._plan.experts.per_layer * self._plan.experts.slot_bytes * len(self._begun)
+        for number, copy in enumerate(self._begun, start=1):
+            copy.result()
+            progress("expert slots", total * number // len(self._begun), total)
 
 
 def load_weights(
@@ -87,18 +123,20 @@ def load_weights(
     kept = EXPERT_SEGMENT[plan.experts.placement]
     digest = content_digest(plan, inventory) if kept in segments else ""
     found = bool(digest) and position.filled().get(kept) == digest
-    if found and kept == RESTART_COPY:
-        progress("experts of the engine before", 0, 0)
-        copy_experts(plan, views, back=True)
-    elif not found and kept in segments:
-        position.fill(kept, "")  # whoever comes next must not trust what is half written
-    loaded = load(plan, inventory, PlanPlaces(views), progress, keep_experts=found)
     if not found and kept in segments:
-        if kept == RESTART_COPY:
-            progress("restart copy", 0, 0)
-            copy_experts(plan, views, back=False)
-        position.fill(kept, digest)
-    progress("expert slots", 0, 0)
+        position.fill(kept, "")  # whoever comes next must not trust what is half written
+    with SlotCopies(plan, views) as copies:
+        has_copy = kept == RESTART_COPY and kept in segments
+        places = PlanPlaces(plan, views, copies if has_copy else None)
+        if found:
+            progress("experts of the engine before", 0, 0)
+            for layer in range(len(plan.model.layer_kinds)):
+                places.filled(layer)
+        loaded = load(plan, inventory, places, progress, keep_experts=found)
+        if not found and kept in segments:
+            position.fill(kept, digest)
+        progress("expert slots", 0, 0)
+        copies.finish(progress)
     fill_slots(plan, views)
     if ROUTER in plan.model.source:
         progress("prescribed routes", 0, 0)
@@ -136,17 +174,10 @@ def fill_routes(plan: Plan, views: Views) -> None:
             rows.copy_(torch.from_numpy(found))
 
 
-def copy_experts(plan: Plan, views: Views, *, back: bool) -> None:
-    """From the resident slots to the restart copy, or back."""
-    experts = plan.experts
-    for layer in range(len(plan.model.layer_kinds)):
-        first = sum(experts.slots_per_layer[:layer])
-        slots = views.experts.slots[first : first + experts.per_layer]
-        copy = views.tensor(Value(RESTART_COPY, (layer,)))
-        if back:
-            slots.copy_(copy)
-        else:
-            copy.copy_(slots)
+def resident_slots(plan: Plan, views: Views, layer: int) -> torch.Tensor:
+    """uint8 [E, slot_bytes] of the device, where all experts of a layer are."""
+    first = sum(plan.experts.slots_per_layer[:layer])
+    return views.experts.slots[first : first + plan.experts.per_layer]
 
 
 def fill_slots(plan: Plan, views: Views) -> None:

@@ -138,6 +138,19 @@ class Done(msgspec.Struct, frozen=True, tag="done"):
     output_tokens: int
 
 
+class Late(msgspec.Struct, frozen=True, kw_only=True):
+    """Since the engine was ready, what should have come before; all 0 on a GPU, and nothing is counted on a CPU."""
+
+    allocations: int = 0
+    """Of torch's allocator on the device."""
+    device_allocations: int = 0
+    """That it asked the driver for."""
+    compilations: int = 0
+    """Of Triton functions, those that a cache on disk had too."""
+    module_loads: int = 0
+    """Of what they were compiled to."""
+
+
 class Stats(msgspec.Struct, frozen=True, tag="stats"):
     """Exact counters since the engine started, sent at most once a second and when it becomes idle."""
 
@@ -161,6 +174,7 @@ class Stats(msgspec.Struct, frozen=True, tag="stats"):
     timed_steps: int = 0
     timed_s: float = 0.0
     """What the device took for those decode steps; none are timed unless `Start` says so."""
+    late: Late = Late()
 
 
 class Fault(msgspec.Struct, frozen=True, tag="fault"):

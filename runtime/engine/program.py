@@ -18,12 +18,14 @@ from firmtoken.compiler.unroll import bind_all, describe_step, unroll
 from firmtoken.runtime.engine.batches import AnyBatch, BatchBuilder, Batches, Cut
 from firmtoken.runtime.engine.cuda_streams import CudaStreams
 from firmtoken.runtime.engine.device_batches import DeviceBatches
+from firmtoken.runtime.engine.drawn import DrawnTokens, Read
 from firmtoken.runtime.engine.faults import Faults
 from firmtoken.runtime.engine.graphs import Graphs
 from firmtoken.runtime.engine.launches import SPANS, Bound, Kernels, Launch, bind_program
 from firmtoken.runtime.engine.position import FIRST_STREAM, RUNNING, WAITING, Position
 from firmtoken.runtime.engine.streams import MAIN, StreamFailed, Streams
 from firmtoken.runtime.engine.views import Views
+from firmtoken.runtime.kernels.batch import Batch
 from firmtoken.runtime.memory.arena import Arena
 
 MAX_KEPT = 16
@@ -134,6 +136,9 @@ class Interpreter:
         self._streams, self._graphs = open_streams(
             plan, self.position, self._main_word, timed=timed
         )
+        self._drawn = DrawnTokens(plan.schedule.max_num_seqs) if self._graphs is not None else None
+        self._under_way = 0
+        """Runs whose tokens are being brought: a run that nobody brings anything of is never settled."""
         self._experts_per_token = int(plan.model.geometry["num_experts_per_token"])
         self._latest: dict[str, Bound] = {}  # of each program, what it ran last
         self._flats: Recent[tuple[str, tuple[int, ...]], Flat] = Recent()
@@ -159,6 +164,15 @@ class Interpreter:
                 self.held.clear()
         position.end_run(number)
 
+    def bring(self, program: str, count: int) -> Read:
+        """What the run that has just been launched draws; `settle` must follow the reading."""
+        self._under_way += 1
+        tokens = self.views.tensor(Value(f"{program}.tokens"))[:count]
+        if self._drawn is not None:
+            return self._drawn.bring(tokens)
+        found: list[int] = tokens.tolist()
+        return lambda: found
+
     def batch_builder(self) -> BatchBuilder | DeviceBatches:
         """What makes the batches that this device's kernels read."""
         if self._plan.device.kind == "cuda":
@@ -170,12 +184,15 @@ class Interpreter:
     def capture(self, name: str, cut: Cut, batches: Batches) -> None:
         """From now on runs of this program and cut are replays of a graph; it must have run before."""
         assert self._graphs is not None, "only a GPU captures"
-        self._graphs.capture(name, cut, self.bind(name, cut), batches)
+        bound = self._sized[name, cut] = self.bind(name, cut)
+        self._graphs.capture(name, cut, bound, batches)
 
-    def settle(self) -> None:
-        """What was launched has come to its end: its result has been read."""
-        self.position.words[self._main_word] = 0
-        took = None if self._graphs is None else self._graphs.settle()
+    def settle(self, program: str) -> None:
+        """The first run that was brought and not settled, one of `program`, has ended: its result has been read."""
+        self._under_way -= 1
+        if not self._under_way:  # else the device is at the next one, and says so itself
+            self.position.words[self._main_word] = 0
+        took = self._graphs.settle() if self._graphs is not None and program == "decode" else None
         if took is not None:
             self.counters.timed_steps += 1
             self.counters.timed_s += took
@@ -188,16 +205,24 @@ class Interpreter:
     def recover(self) -> None:
         """After `LaunchFailed`: nothing is in flight any more, and nothing is held."""
         self._streams.recover()
+        if self._graphs is not None:
+            self._graphs.recover()
+        self._under_way = 0
         self.held.clear()
         self.position.words[self._main_word] = 0
 
     def bind(self, name: str, cut: Cut) -> Bound:
-        """The program bound to launches of these sizes: kept for those of planned sizes, the last few otherwise."""
+        """The program bound to launches of these sizes: kept for planned sizes and graphs, the last few otherwise."""
+        if (name, cut) in self._sized:
+            return self._sized[name, cut]
         if not self._program(name).sizes:
             return self._bound.get((name, cut), partial(self._bind, name, cut))
-        if (name, cut) not in self._sized:
-            self._sized[name, cut] = self._bind(name, cut)
+        self._sized[name, cut] = self._bind(name, cut)
         return self._sized[name, cut]
+
+    def unrolled(self, name: str, cut: Cut) -> Flat:
+        """The program for so many tiles, of whatever rows: what is bound to them, launch by launch."""
+        return self._flats.get((name, cut.tiles), partial(self._unroll, name, cut.tiles))
 
     def drain(self) -> None:
         """Returns when nothing is in flight; counters are exact then. Raises `LaunchFailed` of a side stream."""
@@ -211,8 +236,9 @@ class Interpreter:
         self._streams.close()
 
     def _bind(self, name: str, cut: Cut) -> Bound:
-        return bind_program(
-            self._flats.get((name, cut.tiles), partial(self._unroll, name, cut.tiles)),
+        flat = self.unrolled(name, cut)
+        items = bind_program(
+            flat,
             name,
             cut,
             self.views,
@@ -221,6 +247,7 @@ class Interpreter:
             experts_per_token=self._experts_per_token,
             entry_waits=bind_all(self._program(name).entry_waits, {}),
         )
+        return Bound(items, len(flat))
 
     def _unroll(self, name: str, tiles: tuple[int, ...]) -> Flat:
         """What `verify` reads."""
@@ -250,7 +277,7 @@ class Interpreter:
                 else:
                     self._launch(name, item, batches[item.key])
             except StreamFailed as failed:
-                kind = FailedBefore if item is bound[0] else LaunchFailed
+                kind = FailedBefore if item is next(iter(bound)) else LaunchFailed
                 raise kind(self._described(failed.at)) from failed.__cause__
             except Exception as error:  # a kernel may raise anything; the engine answers for it
                 raise LaunchFailed(self._described(item.at)) from error
@@ -263,7 +290,7 @@ class Interpreter:
             self.position.due(self.deadline(program))
         if self.record is not None:
             self.record.append(_launched(program, launch))
-        if self.held and not self.held.isdisjoint(bound.writes):
+        if isinstance(batch, Batch) and not self.held.isdisjoint(bound.writes):
             batch = replace(batch, held=True)
         if launch.on_main:
             if launch.waits:

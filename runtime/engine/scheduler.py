@@ -131,6 +131,24 @@ class Scheduler:
                 ready.append(sequence)
         return self._batch(ready)
 
+    def following(self, decode: Decode) -> Decode | None:
+        """The step after `decode`, whose tokens nobody has seen yet: the same sequences once more, with room for it.
+
+        None where it may not be that: somebody is to be admitted or prefills, one of them draws its last token now,
+        or room would have to be made. Nor is a shadow renewed ahead: who ends with the token before it keeps the older.
+        """
+        self._admit()
+        if tuple(self.holdings.members) != decode.sequences:
+            return None
+        for sequence in decode.sequences:
+            if sequence.remaining_output <= 1 or self._renews_shadow(sequence.computed + 1):
+                return None
+            num_tokens = len(sequence.token_ids) + 1
+            if not self.holdings.can_cover(sequence, num_tokens):
+                return None
+            self.holdings.cover(sequence, num_tokens)
+        return Decode(sequences=decode.sequences, size=decode.size, ahead=True)
+
     def complete_span(self, span: Span, drawn: Drawn) -> None:
         """The span went through: commit lengths, cache prefixes, take over the drawn tokens."""
         self.open_span = None
@@ -139,18 +157,21 @@ class Scheduler:
             sequence.computed = piece.end
             if self.limits.hybrid and piece.boundary:
                 sequence.shadow_len = piece.boundary
-        self.holdings.offer([piece.sequence for piece in span.kept])
         finals = tuple(piece.sequence for piece in span.kept if piece.final)
         for sequence in finals:
             sequence.phase = Phase.DECODE
+        self._tell(finals, drawn)
+        self.holdings.offer([piece.sequence for piece in span.kept])
         self._append(finals, drawn)
 
     def complete_decode(self, decode: Decode, drawn: Drawn) -> None:
         """The batch's last tokens are in the cache now, and each drew one more."""
         for sequence in decode.sequences:
+            renewed = self._renews_shadow(sequence.computed)
             sequence.computed += 1
-            if self.limits.hybrid and sequence.computed % self.limits.page_size == 0:
+            if renewed:
                 sequence.shadow_len = sequence.computed
+        self._tell(decode.sequences, drawn)
         self._append(decode.sequences, drawn)
 
     def collect(self) -> list[Up]:
@@ -160,6 +181,10 @@ class Scheduler:
 
     def _in_phase(self, phase: Phase) -> list[Sequence]:
         return [sequence for sequence in self.holdings.members if sequence.phase is phase]
+
+    def _renews_shadow(self, position: int) -> bool:
+        """Whether the token there is the last of its page, after which a decode step keeps the state."""
+        return self.limits.hybrid and (position + 1) % self.limits.page_size == 0
 
     def _queue(self, sequence: Sequence) -> None:
         sequence.phase = Phase.WAITING
@@ -274,12 +299,14 @@ class Scheduler:
         line = f"request {youngest.request_id} gives way to {wanting.request_id} at token {len(youngest.token_ids)}"
         self._messages.append(Log(line=line))
 
-    def _append(self, sequences: tuple[Sequence, ...], drawn: Drawn) -> None:
+    def _tell(self, sequences: tuple[Sequence, ...], drawn: Drawn) -> None:
+        """Before anything is kept for later requests: copies of states take longer than a client should wait."""
         items = [(sequence.request_id, drawn[sequence.request_id]) for sequence in sequences]
-        if not items:
-            return
-        self._messages.append(Tokens(items=items))
-        self.output_tokens += len(items)
+        if items:
+            self._messages.append(Tokens(items=items))
+
+    def _append(self, sequences: tuple[Sequence, ...], drawn: Drawn) -> None:
+        self.output_tokens += len(sequences)
         ended: list[tuple[Sequence, FinishReason]] = []
         for sequence in sequences:
             sequence.token_ids.append(drawn[sequence.request_id])

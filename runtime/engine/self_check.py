@@ -31,6 +31,7 @@ from firmtoken.runtime.engine.check_operands import SHARED, Host, Operands
 from firmtoken.runtime.engine.check_rows import Case, cases, device_batches, reference_batches
 from firmtoken.runtime.engine.launches import Launch
 from firmtoken.runtime.engine.program import Interpreter
+from firmtoken.runtime.hinted_fault import HintedFault
 from firmtoken.runtime.kernels import CARDS, load_entry
 from firmtoken.runtime.kernels.batch import Batch
 from firmtoken.runtime.kernels.shared_expert.halves import shared_down, shared_gate_up
@@ -44,12 +45,8 @@ Kind = list[tuple[Case, Launch]]
 """Launches that differ only in their rows and in where they stand."""
 
 
-class KernelWrong(Exception):
+class KernelWrong(HintedFault):
     """A kernel does not compute what its reference does."""
-
-    def __init__(self, message: str, hint: str) -> None:
-        super().__init__(message)
-        self.hint = hint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,8 @@ import torch
 
 from firmtoken.compiler.plan import Plan
 from firmtoken.compiler.program import Value
+from firmtoken.runtime.engine.batches import cut_rows
+from firmtoken.runtime.engine.drawn import Read
 from firmtoken.runtime.engine.engine import Engine
 from firmtoken.runtime.engine.messages import GREEDY, Add, Done, Up
 from firmtoken.runtime.engine.program import Counters, Interpreter
@@ -27,19 +29,27 @@ def warm_up(plan: Plan, interpreter: Interpreter) -> None:
     interpreter.faults.armed = False
     client = Client(plan, interpreter)
     client.ask_spans()
+    client.unroll_spans(interpreter)
     client.ask_extensions()
     client.ask_prompts()
+    if plan.device.kind == "cuda":
+        client.ask_between()
     for size in plan.schedule.graph_batch_sizes:
         client.ask_together(size)
     if captures(plan):
         client.capture_decode()
         client.capture_prompts()
+        client.run_ahead()
         client.ask_prompts()
         for size in plan.schedule.graph_batch_sizes:
-            client.ask_together(size)  # of each graph its first replay
+            client.ask_together(size, then=STEPS_AHEAD)  # of each graph its first replays
     interpreter.drain()
     interpreter.counters = Counters()
     interpreter.faults.armed = True
+
+
+STEPS_AHEAD = 4
+"""Of all together: one that is launched for its own sake, two ahead of their tokens, one that knows its end."""
 
 
 def captures(plan: Plan) -> bool:
@@ -48,17 +58,18 @@ def captures(plan: Plan) -> bool:
 
 
 class CheckedEngine(Engine):
-    """Looks at the logits of each run, which serving does not stop for."""
+    """Looks at the logits of each run, or of the step that runs ahead of it, which serving does not stop for."""
 
-    def _drawn(self, program: str, count: int) -> list[int]:
-        logits = self._interpreter.views.tensor(Value(f"{program}.logits"))[:count]  # [S,V]
+    def _drawn(self, program: str, tokens: Read) -> list[int]:
+        drawn = super()._drawn(program, tokens)
+        logits = self._interpreter.views.tensor(Value(f"{program}.logits"))[: len(drawn)]  # [S,V]
         strange = ~torch.isfinite(logits)
         if strange.any():
             raise NotFinite(
                 f"the model's logits are not finite after warm-up: "
                 f"`{logits[strange][0].item():g}` from program `{program}`"
             )
-        return super()._drawn(program, count)
+        return drawn
 
 
 class Client:
@@ -79,9 +90,17 @@ class Client:
         whole = self._new_prompt(self._longest)
         self.ask((whole,))
         self.ask((whole,))
-        share = self._longest // self._schedule.max_num_seqs
-        if share:
-            self.ask(tuple(self._new_prompt(share) for _ in range(self._schedule.max_num_seqs)))
+        # Many may be longer together than the context lets one be.
+        share, rest = divmod(self._schedule.prefill_span, self._schedule.max_num_seqs)
+        lengths = [share + (n < rest) for n in range(self._schedule.max_num_seqs)]
+        self.ask(tuple(self._new_prompt(min(n, self._longest)) for n in lengths if n))
+
+    def unroll_spans(self, interpreter: Interpreter) -> None:
+        """A chunk of as many tiles as it may have, for whatever length comes first."""
+        schedule = self._schedule
+        for rows in range(schedule.mixer_tile, schedule.moe_chunk + 1, schedule.mixer_tile):
+            cut = cut_rows(rows, 1, chunk=schedule.moe_chunk, tile=schedule.mixer_tile)
+            interpreter.unrolled("prefill", cut)
 
     def ask_extensions(self) -> None:
         """The longest that fetch on demand: of a new text, and of one that goes on from a hit."""
@@ -95,22 +114,40 @@ class Client:
             self.ask((known,))
             self.ask((known[: self._page_size] + [0] * warm,))
 
-    def ask_together(self, size: int) -> None:
-        """A decode step of this size, or the largest below it that is legal: the first waits for the last."""
+    def ask_together(self, size: int, then: int = 0) -> None:
+        """A decode step of this size, or the largest below it that is legal: the first waits for the last.
+
+        `then`: so many steps more of all together.
+        """
         count = min(size, self._schedule.max_num_seqs)
         prompts = tuple(self._new_prompt(1) for _ in range(count))
         # One joins after each step, so the first draws a token at every size up to `count`, and one by its prompt.
-        self.ask(prompts, max_output=min(count + 1, self._effective - 1))
+        self.ask(prompts, max_output=min(count + 1 + then, self._effective - 1))
 
     def capture_decode(self) -> None:
         """A graph of the decode program at each planned size; all kernels have run by now."""
         for size in self._schedule.graph_batch_sizes:
             self._engine.capture_decode(size)
 
+    def run_ahead(self) -> None:
+        """From now on as serving does: the next step is launched before this one's tokens are read."""
+        self._engine.ahead = True
+
     def ask_prompts(self) -> None:
         """A prompt that fills each captured prefill, alone."""
         for rows in self._schedule.prefill_graph_rows:
             self.ask((self._new_prompt(min(rows, self._longest)),))
+
+    def ask_between(self) -> None:
+        """Prompts that no graph is for, of every power of two of rows, the shortest as what is left of a tile.
+
+        Kernels have a form for so many rows each, none for less than twice as many as the one before it.
+        """
+        graphs = self._schedule.prefill_graph_rows or (0,)
+        for rows in (1 << power for power in range(self._longest.bit_length())):
+            length = rows + (self._schedule.mixer_tile if rows < graphs[0] else 0)
+            if not graphs[0] <= rows <= graphs[-1] and length <= self._longest:
+                self.ask((self._new_prompt(length),))
 
     def capture_prompts(self) -> None:
         """A graph of the prefill program at each planned number of rows."""

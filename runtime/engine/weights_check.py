@@ -15,6 +15,7 @@ from firmtoken.runtime.engine.program import Interpreter
 from firmtoken.runtime.weights.checkpoint import says_synthetic
 from firmtoken.runtime.weights.files import write_note
 from firmtoken.runtime.weights.preflight import Inventory
+from firmtoken.schema.regular_file import read_regular
 
 
 class WeightsReadWrong(Exception):
@@ -72,7 +73,7 @@ def _remembered(file: Path | None) -> float | None:
     if file is None:
         return None
     try:
-        found = msgspec.json.decode(file.read_bytes(), type=float)
+        found = msgspec.json.decode(read_regular(file), type=float)
     except (OSError, msgspec.DecodeError):
         return None
     return found if math.isfinite(found) else None

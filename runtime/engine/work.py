@@ -54,6 +54,8 @@ class Decode:
 
     sequences: tuple[Sequence, ...]
     size: int
+    ahead: bool = False
+    """Launched while the same sequences' step before it is under way: its tokens are still on the device."""
 
 
 def form_span(waiting: Iterable[Sequence], limits: Limits) -> Span:

@@ -40,7 +40,12 @@ class Build:
     """What tells it from the others of its kernel: `2 rows`."""
     function: Any
     arguments: Mapping[str, str]
-    """Type of each argument that is not a constant, in order: `*bf16`, `i32`, `fp32`. Pointers are 16-byte aligned."""
+    """Type of each argument that is not a constant, in order: `*bf16`, `i32`, `fp32`.
+
+    Pointers are 16-byte aligned: whatever a launcher hands over, the plan's places and arrays of a workspace alike,
+    begins at a multiple of 16. Triton would compile another form for others, in the midst of serving. Integers are
+    not specialised.
+    """
     constants: Constants
     num_warps: int
     grid: tuple[int, ...]

@@ -49,5 +49,5 @@ class DeviceRows:
     """For `restore`: int32 [n, 3], snapshot or -1, live and shadow slot; (-1, -1, 0) is nothing to do."""
     moves: tuple[tuple[int, ...], ...] = ()
     """For `snapshot`, which no graph holds: as in `Batch`."""
-    held: bool = False
-    """For `admit`: as in `Batch`."""
+    held: torch.Tensor | None = None
+    """For `admit`: int32 [1], the first slot of the layer's range that nobody may evict from; -1 = none."""

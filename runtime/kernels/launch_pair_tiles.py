@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 import torch
 
-from firmtoken.compiler.workspaces import most_pair_tiles, pair_bins
+from firmtoken.compiler.tensor_bytes import align_up
+from firmtoken.compiler.workspaces import ARRAY_ALIGN, most_pair_tiles, pair_bins
 from firmtoken.runtime.kernels.pair_tiles import (
     PAIR_WARPS,
     count_pairs,
@@ -12,6 +13,7 @@ from firmtoken.runtime.kernels.pair_tiles import (
     pair_tile_rows,
     place_pairs,
 )
+from firmtoken.runtime.kernels.tile_shapes import TileShapes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,19 +35,21 @@ def find_tiles(
     first: int,
     num_experts: int,
     workspace: torch.Tensor,
+    cut: TileShapes,
 ) -> PairTiles:
     """Tiles of int32 ids [T,k] (below 0: padding); an expert's slot is by_expert[id], or first + id.
 
-    `workspace`: bytes, 4-aligned; what they hold need not last.
+    `workspace`: bytes, 16-aligned; what they hold need not last.
     """
     assert ids.is_contiguous() and ids.dtype == torch.int32
     num_pairs, bins = ids.numel(), pair_bins(num_experts)
-    chunk = pair_chunk(num_pairs)
+    chunk = pair_chunk(num_pairs, cut)
     chunks = -(-num_pairs // chunk)
-    rows = pair_tile_rows(num_pairs, num_experts)
+    rows = pair_tile_rows(num_pairs, num_experts, cut)
     most = most_pair_tiles(num_pairs, num_experts, rows)
-    sizes = (num_pairs, 3 * most + 1, chunks * bins, chunks * bins)
-    order, tiles, counts, begins = workspace.view(torch.int32)[: sum(sizes)].split_with_sizes(sizes)
+    words = align_up(num_pairs * 4, ARRAY_ALIGN) // 4
+    sizes = (chunks * bins, chunks * bins, words, 3 * most + 1)
+    counts, begins, order, tiles = workspace.view(torch.int32)[: sum(sizes)].split_with_sizes(sizes)
     constants = {"CHUNK": chunk, "BINS": bins, "num_warps": PAIR_WARPS}
     count_pairs[(chunks,)](ids, counts, num_pairs, num_experts, **constants)
     place_pairs[(chunks,)](
@@ -63,4 +67,4 @@ def find_tiles(
         most,
         **constants,
     )
-    return PairTiles(order=order, tiles=tiles, most=most, rows=rows)
+    return PairTiles(order=order[:num_pairs], tiles=tiles, most=most, rows=rows)

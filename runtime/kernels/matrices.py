@@ -4,6 +4,9 @@ from dataclasses import dataclass
 
 import torch
 
+MAX_PARTS = 4
+"""Matrices of a row that keep a scale of their own: so many row numbers a kernel takes, less one."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodedMatrix:

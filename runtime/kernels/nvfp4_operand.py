@@ -77,8 +77,8 @@ def decode_tile(words, scales, kind: tl.constexpr, QUADS: tl.constexpr):
     outputs: tl.constexpr = words.shape[0]
     later = words >> 8
     pairs = tl.join(
-        tl.join(_fields(words, EVEN_FACTOR, EVEN_MASK), _fields(later, EVEN_FACTOR, EVEN_MASK)),
-        tl.join(_fields(words, ODD_FACTOR, ODD_MASK), _fields(later, ODD_FACTOR, ODD_MASK)),
+        tl.join(fields(words, EVEN_FACTOR, EVEN_MASK), fields(later, EVEN_FACTOR, EVEN_MASK)),
+        tl.join(fields(words, ODD_FACTOR, ODD_MASK), fields(later, ODD_FACTOR, ODD_MASK)),
     )  # [OUTPUTS, qqww, c, b]
     codes = tl.join(low_half(pairs, kind), low_half(pairs >> 16, kind))
     both = scales.to(tl.int32)  # the second one with its sign
@@ -92,7 +92,7 @@ def decode_tile(words, scales, kind: tl.constexpr, QUADS: tl.constexpr):
 
 
 @triton.jit
-def _fields(word, FACTOR: tl.constexpr, MASK: tl.constexpr):
+def fields(word, FACTOR: tl.constexpr, MASK: tl.constexpr):
     """Bits of two bf16: the two codes under MASK, times 2^-126 (`decode_pair` of nvfp4_blocks.py)."""
     return ((word & MASK) * FACTOR) & PAIR_FIELDS
 

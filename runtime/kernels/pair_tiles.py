@@ -11,7 +11,7 @@ get none.
     counts  int32 [chunks, bins]  of a chunk, by expert, padded rows after all
     begins  int32 [chunks, bins]  place of a chunk's first pair of each expert
 
-The arrays lie one after the other in a workspace (`operand_order` of compiler/workspaces.py).
+The arrays lie one after the other in a workspace (`operand_order` of compiler/workspaces.py), counts and begins first.
 """
 
 # mypy: disable-error-code="assignment, no-untyped-def, untyped-decorator"
@@ -24,15 +24,13 @@ import triton.language as tl
 
 from firmtoken.compiler.workspaces import PAIR_CHUNK, pair_bins
 from firmtoken.runtime.kernels.builds import Build
-from firmtoken.runtime.kernels.tile_shapes import tile_rows
+from firmtoken.runtime.kernels.tile_shapes import TileShapes
 
 PAIR_WARPS = 8
 CHUNKS_AT_ONCE = tl.constexpr(8)
 PAIRS_AT_ONCE = tl.constexpr(32)
 LARGE_CHUNK = 2 * PAIR_CHUNK
-LARGE_CHUNK_FROM = 64 * PAIR_CHUNK
-"""Pairs from which on chunks are twice as large: what chunks have is added up in each, places are compared with each
-other within one."""
+"""Of many pairs: what chunks have is added up in each, places are compared with each other within one."""
 INTEGERS = ("num_pairs", "num_experts", "first", "mapped", "rows", "most_tiles")
 
 
@@ -127,22 +125,22 @@ def load_tile(order_ptr, tiles_ptr, most_tiles, tile, ROWS: tl.constexpr):
     return slot, tl.load(order_ptr + place, mask=there, other=0), there
 
 
-def pair_tile_rows(num_pairs: int, num_experts: int) -> int:
+def pair_tile_rows(num_pairs: int, num_experts: int, cut: TileShapes) -> int:
     """Rows of a tile for so many pairs, if experts were equally wanted.
 
     Where some experts need a second tile that costs less than larger tiles for all (NOTES.md).
     """
-    return tile_rows(num_pairs / num_experts)
+    return cut.tile_rows(num_pairs / num_experts)
 
 
-def pair_chunk(num_pairs: int) -> int:
+def pair_chunk(num_pairs: int, cut: TileShapes) -> int:
     """Pairs of a chunk, for so many."""
-    return LARGE_CHUNK if num_pairs > LARGE_CHUNK_FROM else PAIR_CHUNK
+    return LARGE_CHUNK if num_pairs > cut.large_chunk_from else PAIR_CHUNK
 
 
-def pair_tile_builds(num_pairs: int, num_experts: int) -> Iterator[Build]:
+def pair_tile_builds(num_pairs: int, num_experts: int, cut: TileShapes) -> Iterator[Build]:
     """Both launches, for at most so many pairs."""
-    for chunk in sorted({PAIR_CHUNK, pair_chunk(num_pairs)}):
+    for chunk in sorted({PAIR_CHUNK, pair_chunk(num_pairs, cut)}):
         constants = {"CHUNK": chunk, "BINS": pair_bins(num_experts)}
         grid = (-(-num_pairs // chunk),)
         yield Build(

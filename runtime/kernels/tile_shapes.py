@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from firmtoken.compiler.workspaces import PAIR_CHUNK
+
 SHAPES = (16, 32, 64, 128)
 """Rows of a tile; the last is the large one, whose weights must be decoded for many rows to keep tensor cores busy."""
 
@@ -13,6 +15,12 @@ TILE_SHAPES = (
     ("small_stages", 3),
 )
 """Constants of the cards: what was best on an H200 (NOTES.md)."""
+ROW_TILES = (*TILE_SHAPES, ("large_from", 640))
+"""Of a product with one matrix for all rows."""
+PAIR_TILES = (*TILE_SHAPES, ("large_chunk_from", 64 * PAIR_CHUNK))
+"""Of products whose rows are put in order of their expert first."""
+STEP_COLUMNS = 128
+"""Columns of x and w that a step of such a product takes: their number is a multiple of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +35,15 @@ class TileShapes:
     small_stages: int
     quads: int = 0
     """Of NVFP4 weights a lane has four columns in a row if not 0, else two (`nvfp4_operand.py`)."""
+    large_from: int = 0
+    """Rows of a launch from which on the largest tiles pay: before, there are too few programs of them."""
+    large_chunk_from: int = 0
+    """Pairs from which on chunks are twice as large (`pair_tiles.py`)."""
+
+    def tile_rows(self, wanted: float) -> int:
+        """The smallest tile for so many rows, or the largest there is."""
+        shapes = SHAPES if wanted >= self.large_from else SHAPES[:-1]
+        return next((rows for rows in shapes if rows >= wanted), shapes[-1])
 
     def constants(self, rows: int) -> dict[str, int | bool]:
         """Of a Triton function with NVFP4 weights, for tiles of so many rows."""
@@ -44,18 +61,3 @@ class TileShapes:
     def warps(self, rows: int) -> int:
         """Of a program with tiles of so many rows."""
         return self.large_warps if rows == SHAPES[-1] else self.small_warps
-
-
-LARGE_FROM = 640
-"""Rows of a launch from which on the largest tiles pay: before, there are too few programs of them (NOTES.md)."""
-
-
-def launch_tile_rows(num_rows: int) -> int:
-    """The tile for a product of so many rows."""
-    rows = tile_rows(num_rows)
-    return rows if num_rows >= LARGE_FROM else min(rows, SHAPES[-2])
-
-
-def tile_rows(wanted: float) -> int:
-    """The smallest tile for so many rows, or the largest there is."""
-    return next((rows for rows in SHAPES if rows >= wanted), SHAPES[-1])

@@ -4,12 +4,12 @@ On a CUDA device host spaces that copies use are pinned; the arena is one alloca
 """
 
 import mmap
-import os
 from collections.abc import Mapping, Sequence
 
 import torch
 
 from firmtoken.compiler.places import Space
+from firmtoken.runtime.memory.segment_pages import take_pages
 
 
 class NoMemory(Exception):
@@ -61,7 +61,7 @@ def _host_bytes(space: Space, descriptor: int | None) -> torch.Tensor:
         return _private_bytes(space.bytes)
     # Every page now, so that a host without the memory says so before anything is read; after a restart they are there.
     try:
-        os.posix_fallocate(descriptor, 0, space.bytes)
+        take_pages(descriptor)
     except OSError as error:
         raise NoMemory(f"{space.bytes:,} bytes of `{space.name}`: {error.strerror}") from error
     # The tensor keeps the mapping alive.
@@ -70,6 +70,8 @@ def _host_bytes(space: Space, descriptor: int | None) -> torch.Tensor:
 
 def pin(memory: torch.Tensor, piece_bytes: int) -> None:
     """Locks host memory for copies to and from a GPU, a piece at a time; no copy may cross two pieces."""
+    # The system clears a page when it is first touched: all threads have it do so, locking would with one.
+    memory[:: mmap.PAGESIZE].max()
     runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]  # torch has no type for it
     for begin in range(0, memory.numel(), piece_bytes):
         piece = memory[begin : begin + piece_bytes]

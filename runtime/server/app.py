@@ -1,7 +1,7 @@
 """The application: routes, the errors they answer with, and nothing that chooses."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 from litestar import Litestar, Response
 from litestar.di import Provide
@@ -95,7 +95,8 @@ def _named(request: HttpRequest, error: HTTPException) -> ApiError:
     method, path = request.scope["method"], request.scope["path"]
     match error.status_code:
         case 404:
-            return NotFound(f"No such route: {method} {path}")
+            known = {route.path for route in request.app.routes}
+            return NotFound(f"No such route: {method} {path}{_other_base(path, known)}")
         case 405:
             return OtherHttp(f"{path} does not take {method}", status=405, code="not_allowed")
         case 413:
@@ -108,6 +109,12 @@ def _named(request: HttpRequest, error: HTTPException) -> ApiError:
             return OtherHttp(error.detail, status=status, code="invalid_request")
         case _:
             return InternalError("the server failed")
+
+
+def _other_base(path: str, known: Container[str]) -> str:
+    """What mends a client whose base URL lacks `/v1`, or has it twice; nothing for other paths."""
+    meant = next((one for one in (f"/v1{path}", path.removeprefix("/v1")) if one in known), None)
+    return f"; `{meant}` is there: the client's base URL must end in one `/v1`" if meant else ""
 
 
 def _response(error: ApiError) -> Response[bytes]:

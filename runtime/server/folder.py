@@ -1,20 +1,21 @@
 """Reads the JSON files of a model's folder; every fault names the file and what is wrong with it."""
 
-import stat
 from pathlib import Path
 
 import msgspec
 
+from firmtoken.runtime.hinted_fault import HintedFault
+from firmtoken.schema.regular_file import NotRegular, read_regular
+
 MAX_FILE_BYTES = 256 * 2**20
 
 
-class ModelFolderFault(Exception):
+class ModelFolderFault(HintedFault):
     """A file of the model's folder is missing or is not what it must be."""
 
     def __init__(self, path: Path, message: str, *, hint: str) -> None:
-        super().__init__(f"{path}: {message}")
+        super().__init__(f"{path}: {message}", hint)
         self.path = path
-        self.hint = hint
 
 
 def read_json(path: Path) -> dict[str, object]:
@@ -45,15 +46,7 @@ def read_text(path: Path) -> str:
 def read_bytes(path: Path) -> bytes:
     """The bytes of a file of bounded size."""
     try:
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode):  # reading a pipe or a device would never end
-            raise ModelFolderFault(path, "not a regular file", hint="copy the file itself there")
-        size = status.st_size
-        if size > MAX_FILE_BYTES:
-            raise ModelFolderFault(
-                path, f"{size} bytes, more than {MAX_FILE_BYTES}", hint="is this the right file?"
-            )
-        return path.read_bytes()
+        content = read_regular(path, MAX_FILE_BYTES + 1)
     except (FileNotFoundError, NotADirectoryError) as error:
         hint = (
             "the folder needs tokenizer.json, tokenizer_config.json and generation_config.json"
@@ -61,7 +54,16 @@ def read_bytes(path: Path) -> bytes:
             else "check `model.source.path`, or fetch the checkpoint"
         )
         raise ModelFolderFault(path, "no such file", hint=hint) from error
+    except NotRegular as error:
+        raise ModelFolderFault(
+            path, str(error.strerror), hint="copy the file itself there"
+        ) from error
     except OSError as error:
         raise ModelFolderFault(
             path, f"cannot be read: {error.strerror}", hint="check its permissions"
         ) from error
+    if len(content) > MAX_FILE_BYTES:
+        raise ModelFolderFault(
+            path, f"more than {MAX_FILE_BYTES} bytes", hint="is this the right file?"
+        )
+    return content

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from firmtoken.schema.regular_file import read_regular
+
 
 class KeysFault(Exception):
     """The file of keys cannot be used."""
@@ -10,8 +12,10 @@ class KeysFault(Exception):
 def read_keys(path: Path) -> tuple[bytes, ...]:
     """One key a line, at least one; blank lines and lines that begin with `#` do not count. Raises `KeysFault`."""
     try:
-        text = path.read_text("utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
+        text = read_regular(path).decode("utf-8-sig")
+    except OSError as error:
+        raise KeysFault(f"{path}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
         raise KeysFault(f"{path}: cannot be read: {error}") from error
     # Bytes: a header carries them, and `str` would split and strip inside letters such as U+0085.
     lines = [line.strip() for line in text.encode().splitlines()]

@@ -1,19 +1,19 @@
 """The listening socket, bound before the engine is started: a busy port is said at once."""
 
+import errno
 import socket
 from dataclasses import dataclass
 
+from firmtoken.runtime.hinted_fault import HintedFault
 from firmtoken.schema.diagnostic import literal
 
 BACKLOG = 2048
+ANOTHER_HOST = "for example `--host 127.0.0.1`, or `--host 0.0.0.0` for every network"
+ANOTHER_PORT = "choose another: `--port 0` takes a free one"
 
 
-class PortBusy(Exception):
+class PortBusy(HintedFault):
     """The address cannot be bound; the sentence says why."""
-
-    def __init__(self, message: str, *, hint: str) -> None:
-        super().__init__(message)
-        self.hint = hint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ def listen(host: str, port: int) -> Listener:
         listener.close()
         raise PortBusy(
             f"cannot listen on `{host}:{port}`: {error.strerror}",
-            hint="choose another: `--port 0` takes a free one",
+            hint=ANOTHER_HOST if error.errno == errno.EADDRNOTAVAIL else ANOTHER_PORT,
         ) from error
     listener.setblocking(False)
     shown = f"[{host}]" if family == socket.AF_INET6 else host
@@ -57,5 +57,5 @@ def listen(host: str, port: int) -> Listener:
 def _no_host(host: str, reason: str | None) -> PortBusy:
     return PortBusy(
         f"cannot listen on `{literal(host)}`: {reason}",
-        hint="for example `--host 127.0.0.1`, or `--host 0.0.0.0` for every network",
+        hint=ANOTHER_HOST,
     )

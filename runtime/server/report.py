@@ -8,6 +8,8 @@ from pathlib import Path
 
 import msgspec
 
+from firmtoken.schema.regular_file import read_regular
+
 SCHEMA = "firmtoken.report/1"
 NUM_KEPT = 20
 REPORT_FILE = "report.json"
@@ -145,7 +147,7 @@ def write_report(folder: Path, report: Report, plan_json: bytes) -> Path:
 
 def read_report(place: Path) -> Report:
     """The report in a folder; raises `OSError` or `msgspec.MsgspecError`."""
-    return msgspec.json.decode((place / REPORT_FILE).read_bytes(), type=Report)
+    return msgspec.json.decode(read_regular(place / REPORT_FILE), type=Report)
 
 
 def ends(folder: Path) -> list[Path]:

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Protocol
 
 from firmtoken.runtime.weights.errors import LoadError
-from firmtoken.runtime.weights.files import MAX_SHOWN, parse_json, regular_size, unreadable
+from firmtoken.runtime.weights.files import MAX_SHOWN, parse_json, unreadable
 from firmtoken.runtime.weights.header import TensorHeader, read_header
+from firmtoken.schema.regular_file import read_regular
 
 INDEX = "model.safetensors.index.json"
 MADE_UP = "synthetic"
@@ -22,8 +23,8 @@ COMPLETE = "copy or download the whole checkpoint"
 class Maker(Protocol):
     """Makes the bytes of tensors that no file holds."""
 
-    def fill(self, name: str, first: int, memory: memoryview) -> None:
-        """Those of a tensor, from its byte `first` on, as many as `memory` has room for."""
+    def make(self, name: str, first: int, count: int) -> memoryview:
+        """Bytes `first` to `first + count` of a tensor, whole numbers; the caller's own."""
         ...
 
 
@@ -113,7 +114,7 @@ def indexed_files(index: Path) -> dict[str, list[str] | None]:
 def says_synthetic(folder: Path) -> bool:
     """Whether the index says of itself that the weights are made up, as `ft synth` writes it."""
     try:
-        content = parse_json((folder / INDEX).read_bytes())
+        content = parse_json(read_regular(folder / INDEX))
     except (OSError, ValueError):
         return False  # a folder without an index, or one that says nothing
     match content:
@@ -124,9 +125,8 @@ def says_synthetic(folder: Path) -> bool:
 
 def _weight_map(index: Path) -> dict[str, str]:
     expected = "a JSON object with `weight_map`, tensor names to file names of this folder"
-    regular_size(index, COMPLETE)
     try:
-        content = parse_json(index.read_bytes())
+        content = parse_json(read_regular(index))
     except OSError as error:
         raise unreadable(index, error, COMPLETE) from error
     except ValueError as error:

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from firmtoken.schema.regular_file import open_regular
+
 BLOCK = 4096
 """Offsets, sizes and addresses of direct reads are multiples of it: a page. A disk with larger blocks refuses them."""
 SAMPLES = 64
@@ -75,7 +77,7 @@ def read_part(path: Path, offset: int, needed: int, memory: memoryview, *, cache
 @contextmanager
 def opened(path: Path, flags: int) -> Iterator[int]:
     """A descriptor for reading."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)
+    descriptor = open_regular(path, os.O_RDONLY | flags)
     try:
         yield descriptor
     finally:

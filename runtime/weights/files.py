@@ -1,39 +1,22 @@
-"""A file of a checkpoint, before it is opened: a FIFO or a device would keep its reader for ever."""
+"""JSON files of a checkpoint, and why one cannot be read."""
 
 import json
 import os
-import stat
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 
 from firmtoken.runtime.weights.errors import LoadError
+from firmtoken.schema.regular_file import NotRegular, read_regular
 
 MAX_SHOWN = 80
 """Letters of a file's text that a sentence repeats."""
-KINDS = (
-    (stat.S_ISDIR, "a directory"),
-    (stat.S_ISFIFO, "a FIFO"),
-    (stat.S_ISSOCK, "a socket"),
-    (stat.S_ISCHR, "a device"),
-    (stat.S_ISBLK, "a device"),
-)
-
-
-def regular_size(path: Path, hint: str) -> int:
-    """Bytes of a regular file, or of what a link to one leads to; raises `LoadError` for anything else."""
-    try:
-        status = path.stat()
-    except OSError as error:
-        raise unreadable(path, error, hint) from error
-    if not stat.S_ISREG(status.st_mode):
-        found = next((name for is_kind, name in KINDS if is_kind(status.st_mode)), "another kind")
-        raise LoadError(file=path.name, expected="a regular file", found=found, hint=hint)
-    return status.st_size
 
 
 def unreadable(path: Path, error: OSError, hint: str) -> LoadError:
     """The system's reason as our fault."""
+    if isinstance(error, NotRegular):
+        return LoadError(file=path.name, expected="a regular file", found=error.kind, hint=hint)
     return LoadError(
         file=path.name,
         expected="a readable file",
@@ -44,9 +27,8 @@ def unreadable(path: Path, error: OSError, hint: str) -> LoadError:
 
 def read_object(path: Path, hint: str) -> dict[str, object]:
     """A JSON object; raises `LoadError` for anything else."""
-    regular_size(path, hint)
     try:
-        content = parse_json(path.read_bytes())
+        content = parse_json(read_regular(path))
     except OSError as error:
         raise unreadable(path, error, hint) from error
     except ValueError as error:

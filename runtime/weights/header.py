@@ -1,5 +1,6 @@
 """The header of one safetensors file: 8 bytes of length, JSON, then the data. Read without the data."""
 
+import os
 import reprlib
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -7,7 +8,8 @@ from math import prod
 from pathlib import Path
 
 from firmtoken.runtime.weights.errors import LoadError
-from firmtoken.runtime.weights.files import parse_json, regular_size, unreadable
+from firmtoken.runtime.weights.files import parse_json, unreadable
+from firmtoken.schema.regular_file import open_regular
 
 ITEM_BYTES = {
     "F64": 8,
@@ -63,9 +65,9 @@ class TensorHeader:
 
 def read_header(path: Path) -> dict[str, TensorHeader]:
     """The tensors of a file; raises `LoadError` unless header and length of the file agree."""
-    size = regular_size(path, NAMED)
     try:
-        with path.open("rb") as file:
+        with open(path, "rb", opener=open_regular) as file:
+            size = os.fstat(file.fileno()).st_size
             length = header_bytes(path.name, file.read(LENGTH_BYTES), size)
             text = file.read(length)
     except OSError as error:

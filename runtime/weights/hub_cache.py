@@ -11,6 +11,7 @@ from pathlib import Path
 from firmtoken.runtime.weights.files import write_note
 from firmtoken.runtime.weights.hub import COMMIT, Hub, HubFile, Repository
 from firmtoken.runtime.weights.hub_errors import HubError
+from firmtoken.schema.regular_file import read_regular
 
 
 def storage(hub: Hub, name: str) -> Path:
@@ -86,7 +87,7 @@ def remembered_commit(hub: Hub, name: str, revision: str) -> str | None:
         return revision
     ref = storage(hub, name) / "refs" / revision
     try:
-        commit = ref.read_text().strip() if ref.is_file() else ""
+        commit = read_regular(ref).decode().strip()
     except (OSError, UnicodeDecodeError):
         return None
     return commit if COMMIT.fullmatch(commit) else None

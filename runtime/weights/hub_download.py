@@ -32,6 +32,7 @@ from firmtoken.runtime.weights.hub_cache import (
 )
 from firmtoken.runtime.weights.hub_errors import FAULTS, HubError, explain, pause_s
 from firmtoken.runtime.weights.hub_threads import run_in_threads
+from firmtoken.schema.regular_file import open_regular
 
 STREAMS = 8
 """Files at a time. One stream of a content network rarely fills a fast line."""
@@ -107,7 +108,7 @@ def _alone(hub: Hub, repository: Repository) -> Iterator[None]:
     try:
         (folder / "blobs").mkdir(parents=True, exist_ok=True)
         place.parent.mkdir(parents=True, exist_ok=True)
-        file = place.open("ab")
+        file = open(place, "ab", opener=open_regular)  # noqa: SIM115  closed below, after the lock
     except OSError as error:
         raise unwritable(place, error) from error
     with file:
@@ -137,7 +138,7 @@ class Arrival:
         """All of it, checked, as a blob; raises `HubError`, or `Stopped`."""
         place = incomplete(self._hub, self._repository, self._file)
         try:
-            with place.open("ab", buffering=0) as part:
+            with open(place, "ab", buffering=0, opener=open_regular) as part:
                 if part.tell() > self._file.bytes:
                     self._restart(part)
                 self._digest_before(place, stop)
@@ -148,7 +149,7 @@ class Arrival:
             raise unwritable(place, error) from error
 
     def _digest_before(self, place: Path, stop: Event) -> None:
-        with place.open("rb") as before:
+        with open(place, "rb", opener=open_regular) as before:
             while piece := before.read(PIECE_BYTES):
                 _go_on(stop)
                 self._digest.update(piece)

@@ -13,6 +13,7 @@ from huggingface_hub.errors import (
     RevisionNotFoundError,
 )
 
+from firmtoken.runtime.hinted_fault import HintedFault
 from firmtoken.runtime.weights.errors import printable
 
 FAULTS = (HfHubHTTPError, httpx2.HTTPError, httpx2.InvalidURL, OfflineModeIsEnabled)
@@ -25,12 +26,11 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
 MAX_SHOWN = 200
 
 
-class HubError(Exception):
+class HubError(HintedFault):
     """A checkpoint cannot be had from the hub: one sentence, of which a server may have said a part, and a remedy."""
 
     def __init__(self, text: str, *, hint: str) -> None:
-        super().__init__(printable(text))
-        self.hint = hint
+        super().__init__(printable(text), hint)
 
 
 class Unreachable(HubError):

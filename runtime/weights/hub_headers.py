@@ -36,6 +36,7 @@ from firmtoken.runtime.weights.hub_cache import (
 from firmtoken.runtime.weights.hub_errors import HubError, Unreachable
 from firmtoken.runtime.weights.hub_files import Shards, described, shards
 from firmtoken.runtime.weights.hub_threads import run_in_threads
+from firmtoken.schema.regular_file import read_regular
 
 STREAMS = 8
 EVERY_S = 0.25
@@ -110,7 +111,7 @@ def _listed(hub: Hub, notes: Notes, name: str, revision: str) -> Repository | No
         return None
     try:
         files = msgspec.json.decode(
-            (notes.of(hub, name, commit) / LISTING).read_bytes(), type=list[HubFile]
+            read_regular(notes.of(hub, name, commit) / LISTING), type=list[HubFile]
         )
     except (OSError, *NOT_JSON):
         return None
@@ -139,7 +140,7 @@ def _note(folder: Path, file: HubFile) -> Path:
 def _noted(folder: Path, file: HubFile) -> Headers | None:
     """The headers of a file as they were noted; None if they were not, or if the note was spoiled since."""
     try:
-        return parse_header(file.name, _note(folder, file).read_bytes(), file.bytes)
+        return parse_header(file.name, read_regular(_note(folder, file)), file.bytes)
     except (OSError, LoadError):
         return None
 

@@ -1,6 +1,7 @@
 """Fills what a plan lays out: dense weights on the device, experts in their bank or their slots."""
 
-from collections.abc import Iterable, Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, Protocol
@@ -11,11 +12,13 @@ from firmtoken.compiler.places import Weight
 from firmtoken.compiler.plan import Plan
 from firmtoken.runtime.kernels.expert_slots import typed_view
 from firmtoken.runtime.weights.checkpoint import Checkpoint
-from firmtoken.runtime.weights.fill import dense_jobs, fill_numbers, fill_packed, pieces
+from firmtoken.runtime.weights.fill import dense_jobs, fill_numbers, pieces
 from firmtoken.runtime.weights.kv_scales import kv_scale_jobs
-from firmtoken.runtime.weights.making import make_batch
+from firmtoken.runtime.weights.making import MAKERS, make_batch
 from firmtoken.runtime.weights.preflight import ExpertItem, Inventory
+from firmtoken.runtime.weights.reader import Reader
 from firmtoken.runtime.weights.reading import (
+    READERS,
     BytesOf,
     Job,
     Progress,
@@ -35,12 +38,12 @@ class Places(Protocol):
         """The tensors of a weight row, by the names of `compiler/weight_sections.py`."""
         ...
 
-    def bank(self, layer: int) -> torch.Tensor:
-        """uint8 [E, slot_bytes]: a layer's experts on the host. Asked for when experts are offloaded."""
+    def experts(self, layer: int) -> torch.Tensor:
+        """uint8 [E, slot_bytes]: where a layer's experts are filled."""
         ...
 
-    def slots(self) -> torch.Tensor:
-        """uint8 [S, slot_bytes]: all slots of the device. Asked for when experts are resident."""
+    def filled(self, layer: int) -> None:
+        """All experts of a layer are there; called by whichever thread filled the last, which goes on afterwards."""
         ...
 
     def buffer(self, size: int) -> torch.Tensor:
@@ -73,10 +76,11 @@ def load(
         for item in inventory.dense
         for job in dense_jobs(item, places.sections(item.weight, item.ordinal))
     ]
-    experts = [] if keep_experts else list(expert_jobs(plan, inventory.experts, places))
+    experts = [] if keep_experts else expert_jobs(plan, inventory.experts, places)
     jobs = (*dense, *experts, *kv_scale_jobs(plan, inventory.checkpoint))
-    read = reader_of(inventory.checkpoint)
-    read_all(read, jobs, places.buffer, "weights", progress)
+    checkpoint = inventory.checkpoint
+    threads = READERS if checkpoint.maker is None else MAKERS
+    read_all(reader_of(checkpoint), jobs, places.buffer, "weights", progress, threads=threads)
     return Loaded(
         dense_bytes=sum(job.bytes for job in dense), expert_bytes=sum(job.bytes for job in experts)
     )
@@ -89,52 +93,87 @@ def reader_of(checkpoint: Checkpoint) -> ReadBatch:
     return files_reader(checkpoint.folder, {tensor.file for tensor in checkpoint.tensors.values()})
 
 
-def expert_jobs(plan: Plan, items: Iterable[ExpertItem], places: Places) -> Iterator[Job]:
-    """All experts: to the host's banks when offloaded, else straight to their slots."""
-    layers = [expert_parts(plan, places, layer) for layer in range(len(plan.model.layer_kinds))]
+def expert_jobs(plan: Plan, items: Iterable[ExpertItem], places: Places) -> list[Job]:
+    """All experts, each layer of which is called filled after its last job."""
+    layers = [Layer(plan, places, layer) for layer in range(len(plan.model.layer_kinds))]
     fill = fill_packed_part if plan.experts.format == "nvfp4" else fill_decoded_part
+    jobs = []
     for item in items:
+        layer = layers[item.layer]
         for number, matrix in enumerate(item.parts):
             for row, piece in pieces(matrix):
-                place = Place(layers[item.layer], number, item.expert, row)
-                yield Job(tensors=piece.tensors, do=partial(fill, piece, place))
+                place = Place(layer, number, item.expert, row)
+                jobs.append(Job(tensors=piece.tensors, do=partial(layer.do, fill, piece, place)))
+                layer.left += 1
+    return jobs
 
 
-def expert_parts(plan: Plan, places: Places, layer: int) -> dict[str, torch.Tensor]:
-    """Part name -> [E, *shape] over a layer's experts, where they will be filled."""
-    experts = plan.experts
-    if experts.placement == "resident":
-        first = sum(experts.slots_per_layer[:layer])
-        rows = places.slots()[first : first + experts.per_layer]
-    else:
-        rows = places.bank(layer)
-    return {part.name: typed_view(rows, part) for part in experts.slot_parts}
+class Layer:
+    """Where the experts of a layer are filled, and how many jobs that still takes."""
+
+    def __init__(self, plan: Plan, places: Places, layer: int) -> None:
+        self.slots = places.experts(layer)
+        """uint8 [E, slot_bytes]"""
+        self.parts = {part.name: typed_view(self.slots, part) for part in plan.experts.slot_parts}
+        """Part name -> [E, *shape]"""
+        self.rows = {
+            part.name: (part.offset, part.bytes // part.shape[0])
+            for part in plan.experts.slot_parts
+        }
+        """Part name -> where it begins in a slot, bytes of each of its rows."""
+        self.left = 0
+        self._lock = threading.Lock()
+        self._filled = partial(places.filled, layer)
+
+    def do(self, fill: "Fill", piece: Stored, place: "Place", bytes_of: BytesOf) -> None:
+        """One job."""
+        fill(piece, place, bytes_of)
+        with self._lock:
+            self.left -= 1
+            last = not self.left
+        if last:
+            self._filled()
 
 
 class Place(NamedTuple):
     """Where a piece of an expert belongs; views are made when it is filled, for there are a hundred thousand."""
 
-    parts: Mapping[str, torch.Tensor]
-    """Part name -> [E, *shape], of a layer's experts."""
+    layer: Layer
     matrix: int
     """Which one of `MATRICES`."""
     expert: int
     row: int
     """The first one."""
 
-    def rows(self, suffix: str, count: int) -> torch.Tensor:
-        """Those of the matrix itself, or of what belongs to it."""
-        part = self.parts[MATRICES[self.matrix] + suffix]
+    def rows(self, count: int) -> torch.Tensor:
+        """Those of the matrix, typed."""
+        part = self.layer.parts[MATRICES[self.matrix]]
         return part[self.expert, self.row : self.row + count]
+
+    def bytes(self, suffix: str, count: int) -> torch.Tensor:
+        """uint8: as many rows of the matrix itself, or of what belongs to it."""
+        begin, row_bytes = self.layer.rows[MATRICES[self.matrix] + suffix]
+        begin += self.row * row_bytes
+        return self.layer.slots[self.expert, begin : begin + count * row_bytes]
+
+
+Fill = Callable[[Stored, Place, BytesOf], None]
 
 
 def fill_packed_part(piece: Stored, place: Place, bytes_of: BytesOf) -> None:
-    """As it is in the file; gate, up and down keep a global scale each."""
-    count = piece.shape[0]
-    own = place.parts["globals"][place.expert, place.matrix : place.matrix + 1]
-    fill_packed(piece, place.rows("", count), place.rows("_scale", count), own, bytes_of)
+    """As it is in the file; gate, up and down keep a global scale each.
+
+    Bytes as bytes: a call of torch lets another thread have the interpreter, also one that only looks at the same bytes
+    as other numbers.
+    """
+    assert piece.scale is not None
+    reader, count = Reader(bytes_of), piece.shape[0]
+    place.bytes("", count).copy_(bytes_of(piece.weight))
+    place.bytes("_scale", count).copy_(reader.block_bytes(piece.scale))
+    own = place.layer.parts["globals"][place.expert, place.matrix]
+    own.fill_(reader.read_global(piece))
 
 
 def fill_decoded_part(piece: Stored, place: Place, bytes_of: BytesOf) -> None:
     """As fp32 or bf16."""
-    fill_numbers(piece, place.rows("", piece.shape[0]), 0.0, bytes_of)
+    fill_numbers(piece, place.rows(piece.shape[0]), 0.0, bytes_of)

@@ -1,5 +1,7 @@
 """Tensors from the bytes of a checkpoint's files, decoded to fp32."""
 
+import struct
+
 import torch
 
 from firmtoken.runtime.kernels.nvfp4 import dequantise
@@ -36,15 +38,12 @@ class Reader:
 
     def read(self, header: TensorHeader) -> torch.Tensor:
         """The tensor as stored; valid as long as its bytes are."""
-        raw, dtype = self._bytes_of(header), DTYPES[header.dtype]
-        if raw.storage_offset() % dtype.itemsize:  # a header may be of any length
-            raw = raw.clone()
-        return raw.view(dtype).view(header.shape)
+        return typed(self._bytes_of(header), header)
 
     def read_scale(self, header: TensorHeader | None) -> float:
         """A scalar scale, within its range."""
         assert header is not None
-        scale = float(self.read(header))
+        scale = number(self._bytes_of(header), header)
         low, high = SCALE_RANGE
         if not low < scale < high:
             raise LoadError(
@@ -85,13 +84,16 @@ class Reader:
     def read_blocks(self, header: TensorHeader | None) -> torch.Tensor:
         """NVFP4 block scales e4m3 [N,K/16]: none negative, none NaN."""
         assert header is not None
-        scale = self.read(header)
-        codes = scale.view(torch.uint8)
-        if codes.numel() and int(codes.max()) > LARGEST_E4M3:
-            numbers = scale.float()
+        return typed(self.block_bytes(header), header)
+
+    def block_bytes(self, header: TensorHeader) -> torch.Tensor:
+        """The same as uint8 [N * K/16]."""
+        raw = self._bytes_of(header)
+        if raw.numel() and raw.numpy().max() > LARGEST_E4M3:
+            numbers = typed(raw, header).float()
             strange = (numbers < 0) | numbers.isnan()  # -0 is neither
             _refuse_strange(header, numbers, strange, "block scales that are positive or 0")
-        return scale
+        return raw
 
     def decode(self, stored: Stored) -> torch.Tensor:
         """The numbers that it stands for, fp32 (facts/models.md 3.2)."""
@@ -103,6 +105,24 @@ class Reader:
             return numbers.mul_(self.read_scale(stored.scale))
         blocks = self.read_blocks(stored.scale)
         return dequantise(weight, blocks, self.read_global(stored))
+
+
+def number(raw: torch.Tensor, header: TensorHeader) -> float:
+    """Of a scalar. Each call of torch lets another thread have the interpreter, and there are 30,000 scalars: none."""
+    if header.dtype != "F32":
+        return float(typed(raw, header))
+    [found] = struct.unpack("<f", raw.numpy().data)
+    return float(found)
+
+
+def typed(raw: torch.Tensor, header: TensorHeader) -> torch.Tensor:
+    """The bytes as what the header says."""
+    dtype = DTYPES[header.dtype]
+    if dtype is torch.uint8:
+        return raw.view(header.shape)
+    if raw.storage_offset() % dtype.itemsize:  # a header may be of any length
+        raw = raw.clone()
+    return raw.view(dtype).view(header.shape)
 
 
 def factor_of(divisor: torch.Tensor) -> float:

@@ -75,7 +75,13 @@ class Read:
 
 
 def read_all(
-    read: ReadBatch, jobs: Iterable[Job], allocate: Allocate, phase: str, progress: Progress
+    read: ReadBatch,
+    jobs: Iterable[Job],
+    allocate: Allocate,
+    phase: str,
+    progress: Progress,
+    *,
+    threads: int = READERS,
 ) -> None:
     """Does all jobs; a failure ends it, and is raised once what runs has ended."""
     batches = list(in_batches(jobs))
@@ -83,9 +89,9 @@ def read_all(
     done = 0
     progress(phase, done, total)
     buffers = SimpleQueue[torch.Tensor]()
-    for _ in range(min(READERS, len(batches))):
+    for _ in range(min(threads, len(batches))):
         buffers.put(on_a_block(allocate(BUFFER_BYTES + BLOCK)))
-    with one_thread_for_each_op(), ThreadPoolExecutor(READERS) as pool:
+    with one_thread_for_each_op(), ThreadPoolExecutor(threads) as pool:
         sizes = {
             pool.submit(do_batch, read, batch, buffers): sum(job.bytes for job in batch)
             for batch in batches

@@ -8,6 +8,7 @@ spreads.
 
 import hashlib
 import math
+import threading
 from collections.abc import Callable, Mapping
 from functools import cache
 
@@ -24,6 +25,7 @@ Numbers = NDArray[np.float64]
 
 WORD_BYTES, BLOCK_BYTES = 8, 32
 """Of Philox 4x64: a number, and what one value of its counter gives."""
+WORD_MASK = 2**64 - 1
 PIECE_BYTES = 2**20
 """Made at a time: fits a core's own cache together with its bits."""
 E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
@@ -74,19 +76,23 @@ class SyntheticWeights:
         codes = (tensor for tensor in self.tensors.values() if tensor.role == "codes")
         self._codes = {_module(tensor.name): tensor for tensor in codes}
 
+    def make(self, name: str, first: int, count: int) -> memoryview:
+        """Bytes `first` to `first + count` of a tensor as a file holds them, whole numbers; the caller's own."""
+        return self._made(name, first, count).data
+
     def fill(self, name: str, first: int, memory: memoryview) -> None:
-        """Bytes of a tensor as a file holds them, from its byte `first` on."""
-        tensor, out = self.tensors[name], np.frombuffer(memory, np.uint8)
-        key = _key(self._seed, name)
-        if len(tensor.shape) < 2:
-            uniform = _uniform(key, math.prod(tensor.shape))
-            numbers = self._vector(tensor, uniform)
-            out[:] = _encode(numbers, tensor.dtype)[first : first + len(out)]
-            return
-        shape = _shaper(tensor)
+        """The same into `memory`, as many as it has room for."""
+        out = np.frombuffer(memory, np.uint8)
         for done in range(0, len(out), PIECE_BYTES):
-            count = min(PIECE_BYTES, len(out) - done)
-            out[done : done + count] = shape(_bits(key, first + done, count))
+            piece = out[done : done + PIECE_BYTES]
+            piece[:] = self._made(name, first + done, len(piece))
+
+    def _made(self, name: str, first: int, count: int) -> Bytes:
+        tensor, key = self.tensors[name], _key(self._seed, name)
+        if len(tensor.shape) < 2:
+            numbers = self._vector(tensor, _uniform(key, math.prod(tensor.shape)))
+            return _encode(numbers, tensor.dtype)[first : first + count]
+        return _shaper(tensor)(_bits(key, first, count))
 
     def _vector(self, tensor: LaidTensor, uniform: Numbers) -> Numbers:
         """Numbers of a vector or a scalar, one for each uniform one in [0, 1)."""
@@ -111,9 +117,37 @@ def _key(seed: int, name: str) -> int:
     return int.from_bytes(hashlib.blake2b(f"{seed}/{name}".encode(), digest_size=16).digest())
 
 
+class _Streams(threading.local):
+    """A thread's own generator, put to the stream that is wanted: a new one would ask the system for a seed first,
+    which costs more than many a tensor.
+    """
+
+    def __init__(self) -> None:
+        self._philox = np.random.Philox(key=0)
+
+    def at(self, key: int, block: int) -> np.random.Philox:
+        """As `Philox(key=key, counter=block)`; until the thread's next call."""
+        self._philox.state = {
+            "bit_generator": "Philox",
+            "state": {
+                "counter": np.array([block, 0, 0, 0], np.uint64),
+                "key": np.array([key & WORD_MASK, key >> 64], np.uint64),
+            },
+            "buffer": NO_NUMBERS,
+            "buffer_pos": len(NO_NUMBERS),  # all of them are used up
+            "has_uint32": 0,
+            "uinteger": 0,
+        }
+        return self._philox
+
+
+NO_NUMBERS = np.zeros(BLOCK_BYTES // WORD_BYTES, np.uint64)
+_streams = _Streams()
+
+
 def _uniform(key: int, count: int) -> Numbers:
     """In [0, 1), from the upper 53 bits of each number."""
-    bits = np.random.Philox(key=key).random_raw(count) >> np.uint64(11)
+    bits = _streams.at(key, 0).random_raw(count) >> np.uint64(11)
     return bits.astype(np.float64) * 2.0**-53
 
 
@@ -121,7 +155,7 @@ def _bits(key: int, first: int, count: int) -> Bytes:
     """Bytes `first` to `first + count` of a key's stream, which is made in blocks: any part of it can be had alone."""
     block, skipped = divmod(first, BLOCK_BYTES)
     words = -(-(skipped + count) // WORD_BYTES)
-    stream = np.random.Philox(key=key, counter=block).random_raw(words)
+    stream = _streams.at(key, block).random_raw(words)
     return stream.view(np.uint8)[skipped : skipped + count]
 
 

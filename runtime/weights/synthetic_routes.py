@@ -18,6 +18,9 @@ from numpy.typing import NDArray
 
 from firmtoken.compiler.prescribed_routes import CONVERSATION, CONVERSATIONS
 
+TOKENS = 64
+"""Drawn at once: token by token, threads that make tables would wait for the interpreter's lock most of the time."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Router:
@@ -51,8 +54,14 @@ def route_table(
     fresh = (1 - router.phi**2) ** 0.5
     topic = draw.standard_normal(shape)
     table = np.empty((CONVERSATIONS, CONVERSATION, chosen), np.int32)
-    for token in range(CONVERSATION):
-        topic = router.phi * topic + fresh * draw.standard_normal(shape)
-        logits = fixed + router.topic**0.5 * topic + noise * draw.standard_normal(shape)
-        table[:, token] = np.argpartition(-logits, chosen - 1, axis=1)[:, :chosen]
+    fades = router.phi ** np.arange(1, TOKENS + 1).reshape(-1, 1, 1)
+    for first in range(0, CONVERSATION, TOKENS):
+        drawn = draw.standard_normal(
+            (TOKENS, 2, *shape)
+        )  # of each token its topic's step, then its noise
+        topics = fades * (topic + np.cumsum(fresh / fades * drawn[:, 0], axis=0))
+        topic = topics[-1]
+        logits = fixed + router.topic**0.5 * topics + noise * drawn[:, 1]
+        best = np.argpartition(-logits, chosen - 1, axis=2)[:, :, :chosen]
+        table[:, first : first + TOKENS] = best.swapaxes(0, 1)
     return table.reshape(-1, chosen)

@@ -18,7 +18,6 @@ from tests.compiler.plan_checker_ledger import (
     differ,
     graph_sizes,
     host_input,
-    prefill_graph_rows,
     snapshots,
 )
 from tests.compiler.plan_checker_model import ELEMENT, Json, Model, folds_shared, read_model, up
@@ -67,6 +66,8 @@ def bench_of(plan: Json, asked: Json) -> Bench:
         offloaded=plan["experts"]["placement"] == "offload",
         slots=plan["experts"]["slots"],
         span=plan["schedule"]["prefill_span"],
+        tile=plan["schedule"]["mixer_tile"],
+        chunk=plan["schedule"]["moe_chunk"],
         waves=plan["programs"]["prefill"]["bounds"].get("waves", 1),
     )
     host_lines = {
@@ -222,7 +223,7 @@ def _check_schedule(bench: Bench) -> Iterator[str]:
         "order": "layer" if speed.offloaded else "chunk",
         "decode_every_units": max(1, int((0.5 - step) / unit)),
         "graph_batch_sizes": graph_sizes(bench.requests),
-        "prefill_graph_rows": prefill_graph_rows(bench),
+        "prefill_graph_rows": speed.graph_rows,
     }
     yield from differ("schedule.", schedule, due)
     factor, asked = 10 if speed.machine.kind == "cpu" else 1, bench.asked["schedule"]
@@ -297,7 +298,7 @@ def _check_estimates(bench: Bench) -> Iterator[str]:
     due = {
         "decode_tokens_per_s": 1 / speed.decode_s(1, 8_192),
         "prefill_tokens_per_s": 8_192 / speed.prefill_s(8_192),
-        "ttft_floor_s": speed.prefill_s(1),
+        "ttft_floor_s": speed.first_s(1),
         "hit_rate": speed.hit_rate,
         "bank_stream_s": speed.stream_s,
     }

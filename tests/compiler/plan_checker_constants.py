@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from tests.compiler.plan_checker_ledger import differ
 from tests.compiler.plan_checker_model import Json
 from tests.compiler.plan_checker_split import Bench
+from tests.compiler.plan_checker_workspaces import attention_parts, mixer_tile
 
 from firmtoken.runtime.kernels import CARDS
 
@@ -68,8 +69,23 @@ def _of_the_kernel(bench: Bench, row: Json) -> Json:
     at = gpu["compute_capability"]
     if row["op"] == "gdn":
         return {"stages": 3 if at == "9.0" else 2}
-    small = wide and at != "9.0"
-    if row["format"] == "fp8":
-        small = wide or float(at) >= 12
+    return _of_attention(bench, row, at, wide=wide) if row["op"] == "attention" else {}
+
+
+def _of_attention(bench: Bench, row: Json, at: str, *, wide: bool) -> Json:
+    """Of a prompt: rows and tokens of a product, as many as registers and shared memory hold (NOTES.md)."""
+    gpu, shape = bench.asked["hardware"]["gpu"], bench.asked["model"]["geometry"]
+    small = (wide and at != "9.0") or (row["format"] == "fp8" and float(at) >= 12)
     block = 32 if wide and at not in ("9.0", "10.0", "10.3") else 64
-    return {"tile": 64 if small else 128, "block": block} if row["op"] == "attention" else {}
+    # FP8 pages that are not wide: what they are converted to needs registers.
+    scarce = row["format"] == "fp8" and not small and (wide or at != "9.0")
+    token = 4 * shape["num_kv_heads"] * shape["head_dim"]
+    return {
+        "tile": 64 if small else 128,
+        "block": 32 if scarce else block,
+        "stages": 1 if scarce else 2,
+        "wide_block": block,
+        "wide_tokens": (mixer_tile(bench) - attention_parts(bench)) // token // 64 * 64,
+        "q_again": int(at[0] != "9"),
+        "programs": gpu["sms"],
+    }

@@ -119,21 +119,13 @@ def graph_sizes(requests: int) -> list[int]:
     return sorted({requests, *(1 << n for n in range(9) if 1 << n < requests)})
 
 
-def prefill_graph_rows(bench: Bench) -> list[int]:
-    """Lengths to which a short prompt is padded, where nothing is fetched: up to a tile."""
-    if bench.speed.offloaded or not bench.speed.captured:
-        return []
-    lengths = (32, 64, 128, 256, 512, 768, 1024, 1536, 2048)
-    return [rows for rows in lengths if rows <= bench.plan["schedule"]["mixer_tile"]]
-
-
 def _graph_launches(bench: Bench) -> int:
     """Of all graphs together: a decode step for each batch size, one tile of prefill for each length."""
     if not bench.speed.captured:
         return 0
     prefill = launches(bench.plan, bench.model, "prefill")
     decode = bench.speed.launches * len(graph_sizes(bench.requests))
-    return decode + prefill * len(prefill_graph_rows(bench))
+    return decode + prefill * len(bench.speed.graph_rows)
 
 
 def _reach(plan: Json) -> int:

@@ -1,4 +1,8 @@
-"""Predicted seconds, from the formulas of facts/prototype.md 4 and facts/performance.md 2.2, 2.3, 3.4 alone."""
+"""Predicted seconds, by the formulas of facts/prototype.md 4 with what runtime/kernels/NOTES.md measured on an H200.
+
+Bytes at 80 % of the bandwidth, then 3.6 instructions a weight to decode it and 1.7 for each row outside tensor cores,
+then 2 FLOP a weight and row at 45 % of the peak.
+"""
 
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -69,10 +73,14 @@ class Machine:
     """Rates of a plan's hardware."""
 
     kind: str
+    early: bool
+    """Whether a launch may start before the one before it has ended."""
     capacity: int
     reserve: int
     bandwidth: float
     flops: float
+    lanes: float
+    """Instructions a second: an FMA is two FLOP."""
     launch_s: float
     copy: float
     gather: float
@@ -89,10 +97,12 @@ def read_machine(hardware: Json) -> Machine:
         pinnable = host["memory"] * (40 if windows else 75) // 100
     return Machine(
         kind="cpu" if cpu else "cuda",
+        early=not cpu and int(gpu["compute_capability"].partition(".")[0]) >= 9,
         capacity=device["memory"],
         reserve=0 if cpu else gpu["reserve"],
         bandwidth=device["bandwidth"],
         flops=cpu["flops"] if cpu else gpu["flops"]["bf16"],
+        lanes=0.0 if cpu else gpu["flops"]["fp32"] / 2,
         launch_s=device["launch_us"] * 1e-6,
         copy=link["h2d"] if link else host["bandwidth"] / 2,
         gather=link["gather"] if link else host["bandwidth"] / 2,
@@ -117,6 +127,8 @@ class Speed:
     offloaded: bool
     slots: int
     span: int
+    tile: int
+    chunk: int
     waves: int
     """In how many parts a layer's misses pass the ring."""
 
@@ -142,16 +154,11 @@ class Speed:
         experts = self.model.experts
         return experts * (1 - (1 - self.model.routed / experts) ** tokens)
 
-    def read(self, tokens: int) -> float:
-        """Dense bytes and those of the experts that `tokens` tokens visit."""
-        experts = self.model.layers * self.distinct(tokens) * self.slot_bytes
-        return self.model.read_bytes + experts
-
     def decode_bytes(self, sequences: int, depth: int) -> float:
         """Read by a decode step; states are read and written."""
-        return self.read(sequences) + sequences * (
-            depth * self.kv_bytes + 2 * self.model.state_bytes
-        )
+        experts = self.model.layers * self.distinct(sequences) * self.slot_bytes
+        each = depth * self.kv_bytes + 2 * self.model.state_bytes
+        return self.model.read_bytes + experts + sequences * each
 
     def link_bytes(self, sequences: int) -> float:
         """Of experts that a decode step fetches."""
@@ -160,37 +167,106 @@ class Speed:
         each = self.distinct(sequences) * missed(self.fraction, sequences)
         return self.model.layers * each * self.slot_bytes
 
+    @property
+    def graph_rows(self) -> list[int]:
+        """Lengths to which a short prompt is padded, where nothing is fetched: up to a tile."""
+        if self.offloaded or not self.captured:
+            return []
+        lengths = (32, 64, 128, 256, 512, 768, 1024, 1536, 2048)
+        return [rows for rows in lengths if rows <= self.tile]
+
+    @property
+    def gpu(self) -> bool:
+        return self.machine.kind == "cuda"
+
+    @property
+    def dense(self) -> int:
+        """Parameters that a token is multiplied with beside routed experts and the head."""
+        return self.model.active - self.model.layers * self.model.routed * self.expert
+
+    @property
+    def expert(self) -> int:
+        return 3 * prod(self.model.expert_elements)
+
+    def read_s(self, number: float) -> float:
+        return number / (0.8 * self.machine.bandwidth)
+
+    def flop_s(self, weights: float, rows: float, share: float = 0.45) -> float:
+        return 2 * weights * rows / (share * self.machine.flops)
+
+    def few_s(self, weights: float, rows: float) -> float:
+        """Up to four rows by lanes, more of them by tensor cores."""
+        if not self.gpu:
+            return self.flop_s(weights, rows)
+        lanes = weights * (3.6 + 1.7 * min(4, rows)) / self.machine.lanes
+        return lanes + self.flop_s(weights, max(0, rows - 4))
+
+    def many_s(self, weights: float, rows: float, tiles: float) -> float:
+        decoded = 3.6 * weights * tiles / self.machine.lanes if self.gpu else 0.0
+        return decoded + self.flop_s(weights, rows)
+
     def decode_s(self, sequences: int, depth: int) -> float:
-        """60 % of the bandwidth, 20 us a layer and 6 us a launch, 12 us a layer of admission, misses over the link.
+        """Work, 1.6 us a launch (2.6 where none starts early), 12 us a layer of admission, misses, 20 us of the host.
 
         Without a graph each launch adds its time on the host; a CPU has nothing else that is fixed.
         """
-        compute = (
-            sequences * 2 * (self.model.active + self.model.head) / (0.45 * self.machine.flops)
-        )
-        seconds = max(self.decode_bytes(sequences, depth) / (0.6 * self.machine.bandwidth), compute)
-        if self.machine.kind == "cuda":
-            seconds = max(seconds + self.model.layers * 20e-6, self.launches * 6e-6)
-            seconds += self.model.layers * 12e-6 if self.offloaded else 0
+        model, distinct = self.model, self.distinct(sequences)
+        seconds = self.read_s(self.decode_bytes(sequences, depth))
+        seconds += self.few_s(self.dense + model.head, sequences)
+        each = sequences * model.routed / distinct
+        seconds += model.layers * self.few_s(distinct * self.expert, each)
+        if self.gpu:
+            seconds += self.launches * (1.6e-6 if self.machine.early else 2.6e-6) + 20e-6
+            seconds += model.layers * 12e-6 if self.offloaded else 0
         if not self.captured:
             seconds += self.launches * self.machine.launch_s
         return seconds + self.link_bytes(sequences) / self.machine.gather
 
     def attention_s(self, tokens: int, depth: int) -> float:
-        """a * pairs / F."""
-        pairs = tokens * (depth + tokens / 2)
-        return self.model.flop_pair * pairs / (0.45 * self.machine.flops)
+        """a * pairs / F: 37 % of the peak; at least 2.1 us for 64 tokens and layer."""
+        flop = self.model.flop_pair * tokens * (depth + tokens / 2)
+        if not self.gpu:
+            return flop / (0.45 * self.machine.flops)
+        way = -(-(depth + tokens) // 64) * 2.1e-6
+        return max(flop / (0.37 * self.machine.flops), self.model.kinds.count("full") * way)
 
-    def bound_s(self, tokens: int, depth: int) -> tuple[float, float]:
-        """Both sides of the max in C(T, d)."""
-        flop = 2 * (tokens * self.model.active + self.model.head)
-        arithmetic = flop / (0.45 * self.machine.flops) + self.attention_s(tokens, depth)
-        return self.read(tokens) / (0.8 * self.machine.bandwidth), arithmetic
+    def experts_s(self, tokens: int) -> float:
+        """Routed experts, chunk by chunk: half a tile of padding behind each."""
+        return self.model.layers * sum(
+            self._chunk_experts_s(min(self.chunk, tokens - done))
+            for done in range(0, tokens, self.chunk)
+        )
+
+    def _chunk_experts_s(self, tokens: int) -> float:
+        distinct = self.distinct(tokens)
+        each = tokens * self.model.routed / distinct
+        tile = min(128, max(16, each))
+        rows = each + tile / 2 if self.gpu else each
+        done = self.many_s(distinct * self.expert, rows, max(1, rows / tile))
+        return self.read_s(distinct * self.slot_bytes) + done
 
     def compute_s(self, tokens: int, depth: int) -> float:
         """C(T, d)."""
-        fixed = max(self.model.layers * 20e-6, self.launches * self.machine.launch_s)
-        return max(self.bound_s(tokens, depth)) + fixed
+        padded = next((rows for rows in self.graph_rows if rows >= tokens), tokens)
+        seconds = self.read_s(-(-tokens // self.tile) * self.model.read_bytes)
+        seconds += self.many_s(self.dense, padded, max(1, padded / 128))
+        seconds += self.few_s(self.model.head, 1) + self.experts_s(tokens)
+        fixed = self.launches * self.machine.launch_s
+        if self.gpu:
+            fixed = max(fixed, self.model.layers * 90e-6)
+            seconds += self.model.linear * -(-tokens // 64) * 6.5e-6
+        chunks = -(-tokens // self.chunk)
+        seconds += chunks * fixed + self.attention_s(tokens, depth)
+        beyond = self.graph_rows and tokens > self.graph_rows[-1]
+        return max(seconds, chunks * self.model.layers * 2e-3 if beyond else 0.0)
+
+    def first_s(self, tokens: int) -> float:
+        """A prompt, and 1.5 ms of the host around it."""
+        return self.prefill_s(tokens) + self.first_host_s
+
+    @property
+    def first_host_s(self) -> float:
+        return 1.5e-3 if self.gpu else 0.0
 
     def prefill_s(self, tokens: int, depth: int = 0) -> float:
         """t_stream(N): one layer's misses are waited for, then passes of a span; on one stream all misses are."""
@@ -204,8 +280,7 @@ class Speed:
         compute = self.compute_s(tokens, depth)
         if not self.overlaps:
             return compute + self.stream_s
-        read, arithmetic = self.bound_s(tokens, depth)
-        attention = self.attention_s(tokens, depth) if arithmetic >= read else 0.0
+        attention = self.attention_s(tokens, depth)
         each, ahead = (compute - attention) / self.model.layers, self.stream_s / self.model.layers
         full = self.model.kinds.count("full")
         whole = sum(
@@ -215,18 +290,9 @@ class Speed:
         if self.waves <= 2:
             return whole
         # Two waves come while mixers run; of the others a layer waits for each, and computes two of them alone.
-        experts = self.experts_s(tokens, arithmetic_bound=arithmetic >= read)
+        experts = self.experts_s(tokens)
         in_turn = (self.waves - 2) * self.stream_s + 2 * experts
         return max(whole, compute - experts + in_turn / self.waves)
-
-    def experts_s(self, tokens: int, *, arithmetic_bound: bool) -> float:
-        """Routed experts' part of C(T, d)."""
-        model = self.model
-        if arithmetic_bound:
-            each = 2 * 3 * prod(model.expert_elements) * model.routed * model.layers
-            return tokens * each / (0.45 * self.machine.flops)
-        distinct = model.experts * (1 - (1 - model.routed / model.experts) ** tokens)
-        return model.layers * distinct * self.slot_bytes / (0.8 * self.machine.bandwidth)
 
     def on_demand_s(self, tokens: int, hits: float) -> float:
         """t_on_demand: nothing overlaps."""
@@ -242,4 +308,4 @@ class Speed:
 
     def turn_s(self, sequences: int) -> float:
         """D16: 2,000 uncached tokens in, 400 out at depth 8k, by `sequences` at once."""
-        return sequences * self.prefill_s(2_000) + 400 * self.decode_s(sequences, 8_192)
+        return sequences * self.first_s(2_000) + 400 * self.decode_s(sequences, 8_192)

@@ -341,7 +341,7 @@ class Bench:
             1 / speed.decode_s(1, 8_192),
             self.requests / speed.decode_s(self.requests, 8_192),
             8_192 / speed.prefill_s(8_192),
-            speed.prefill_s(2_000),
+            speed.first_s(2_000),
             speed.turn_s(1),
             fit.free,
         )

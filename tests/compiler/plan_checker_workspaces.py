@@ -4,9 +4,13 @@ from tests.compiler.plan_checker_model import Json, up
 from tests.compiler.plan_checker_split import Bench
 
 MIB = 2**20
+ARRAY = 16
+"""An array of a workspace begins at a multiple of it."""
 WORKSPACES = {
     ("attention", "flashinfer_fa2"): "flashinfer",
     ("attention", "flashinfer_fa3"): "flashinfer",
+    ("attention", "triton_prefill"): "prefill_parts",
+    ("attention", "triton_prefill_fp8"): "mixer_tile",
     ("attention", "triton_split_kv"): "split_kv",
     ("linear", "cublas_bf16"): "cublas",
     ("linear", "scaled_mm_tensorwise"): "cublas",
@@ -16,7 +20,7 @@ WORKSPACES = {
     ("moe_down", "triton_grouped_nvfp4"): "operand_order",
     ("shared_expert", "triton_nvfp4_tiles"): "operand_order",
     ("shared_expert", "triton_nvfp4"): "shared_expert",
-    ("gdn", "triton_chunk"): "gdn_chunks",
+    ("gdn", "triton_chunk"): "mixer_tile",
     ("head", "triton_bf16"): "head",
     ("route", "triton"): "route",
     ("route_sigmoid", "triton"): "route",
@@ -47,10 +51,11 @@ def workspaces(bench: Bench) -> dict[str, int]:
         "flashinfer": up(heads * blocks * tile * width * 4 + 16 * MIB, 2 * MIB),
         "cublas": (32 if float(gpu["compute_capability"]) >= 9 else 8) * MIB,
         "split_kv": heads * max(blocks, requests) * (width + 2) * 4,
-        "gdn_chunks": _gdn_chunks(bench),
+        "prefill_parts": attention_parts(bench),
+        "mixer_tile": mixer_tile(bench),
         "operand_order": _operand_order(bench),
         # Scores in fp32 and one counter; normed rows in bf16; the inner rows in bf16 and a share in fp32.
-        "route": requests * 4 * (shape["num_experts"] + 1),
+        "route": up(requests * 4 * shape["num_experts"], ARRAY) + requests * 4,
         "head": requests * 2 * shape["hidden_size"],
         "shared_expert": up(requests * 2 * shared) + requests * 4,
         "sample": _sample(requests, shape["vocab_size"]),
@@ -58,6 +63,25 @@ def workspaces(bench: Bench) -> dict[str, int]:
     threads = 2048 if gpu["compute_capability"] in ("8.0", "9.0", "10.0", "10.3") else 1536
     spilled = gpu["sms"] * threads * max(row["local_bytes"] for row in plan["kernels"])
     return {**{name: sizes[name] for name in names}, **({"spills": spilled} if spilled else {})}
+
+
+def attention_parts(bench: Bench) -> int:
+    """A tile of 128 rows for each multiprocessor: outputs, maximum and sum of a row in fp32."""
+    return int(
+        bench.asked["hardware"]["gpu"]["sms"]
+        * 128
+        * (bench.asked["model"]["geometry"]["head_dim"] + 2)
+        * 4
+    )
+
+
+def mixer_tile(bench: Bench) -> int:
+    """Keys and values of a sequence, up to 32,768 tokens, in bf16 behind the parts; linear layers lend their space."""
+    shape, context = bench.asked["model"]["geometry"], bench.asked["serving"]["context"]
+    longest = shape["max_position_embeddings"] if isinstance(context, str) else context
+    tokens = up(min(32_768, longest), 64)
+    own = 0 if shape["linear"] else tokens * 2 * shape["num_kv_heads"] * shape["head_dim"] * 2
+    return max(attention_parts(bench) + own, _gdn_chunks(bench))
 
 
 def _gdn_chunks(bench: Bench) -> int:
@@ -79,7 +103,7 @@ def _operand_order(bench: Bench) -> int:
     pairs = chunk * shape["num_experts_per_token"]
     tiles = pairs // 16 + min(experts + 1, pairs)
     bins = next(1 << power for power in range(32) if 1 << power >= experts + 2)
-    of_pairs = 4 * (pairs + 3 * tiles + 1 + 2 * -(-pairs // 256) * bins)
+    of_pairs = up(4 * pairs, ARRAY) + 4 * (3 * tiles + 1 + 2 * -(-pairs // 256) * bins)
     of_shared = chunk * (2 * shape["shared_intermediate_size"] + 4)
     mixer = schedule["mixer_tile"] * max(
         shape["hidden_size"], shape["num_q_heads"] * shape["head_dim"]
@@ -90,4 +114,5 @@ def _operand_order(bench: Bench) -> int:
 def _sample(requests: int, vocab: int) -> int:
     """Of 2,048 logits the largest and its place, and for each of 16 digits how many and their sum, 8 bytes each; of a
     row eight numbers of 8 bytes."""
-    return requests * (-(-vocab // 2048) * (8 + 16 * 2 * 8) + 64)
+    chunks = -(-vocab // 2048)
+    return 2 * up(requests * chunks * 4, ARRAY) + requests * (chunks * 16 * 2 * 8 + 64)

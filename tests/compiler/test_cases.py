@@ -188,8 +188,9 @@ def test_the_largest_legal_launch_is_in_the_ledger_of_a_refusal() -> None:
 def test_the_fixed_workspace_of_an_attention_backend_is_a_line() -> None:
     plan = plan_of_case("row22-6gb-workspace")
     needed = {row.workspace: row for row in plan.kernels if row.op == "attention"}
-    assert {name: row.kernel for name, row in needed.items() if name} == {
-        "split_kv": "triton_split_kv"
+    assert {name: row.kernel for name, row in needed.items()} == {
+        "split_kv": "triton_split_kv",
+        "mixer_tile": "triton_prefill_fp8",
     }
     line = lines_of(plan.memory.device)["workspace.split_kv"]
     # A row of 256, its maximum and its sum in fp32 for each of 16 heads and 2 x 128 / 2 parts.

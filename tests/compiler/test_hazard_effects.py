@@ -67,7 +67,8 @@ def test_graphs_of_a_new_driver_are_warned_of_until_they_are_off(plan_of: Plans)
 
 
 def test_the_engine_gets_the_variables_of_the_kernels_in_the_plan(plan_of: Plans) -> None:
-    common = {"CUDA_MODULE_LOADING": "EAGER"}
+    # Kernels when they are launched: the ledger has no room for all of torch's.
+    common = {"CUDA_MODULE_LOADING": "LAZY"}
     # 8 MiB below capability 9.0, 32 MiB from there on: what the ledger charges.
     ada = common | {"CUBLAS_WORKSPACE_CONFIG": ":4096:2"}
     blackwell = common | {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}

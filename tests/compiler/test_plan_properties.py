@@ -298,9 +298,15 @@ def test_a_larger_reserve_never_gives_more(wish: Wish, less: int) -> None:
 @settings(BOUNDED, max_examples=6)
 @given(wish=wishes(device="cuda"))
 def test_fp8_keys_never_give_fewer_pages_or_slots_than_bf16(wish: Wish) -> None:
+    """But for the space of 32,768 tokens in which their pages lie wide, where no linear layers lend theirs."""
     if wish["serving.context"] == "auto":
         wish["serving.context"] = "max"
-    wide, narrow = both({**wish, "cache.kv_dtype": "bf16"}, {**wish, "cache.kv_dtype": "fp8"})
+    space = 32_768 * 4 * wish["model.geometry.num_kv_heads"] * wish["model.geometry.head_dim"]
+    memory = wish["hardware.gpu.memory"] + (0 if wish["model.geometry.linear"] else space)
+    wide, narrow = both(
+        {**wish, "cache.kv_dtype": "bf16"},
+        {**wish, "cache.kv_dtype": "fp8", "hardware.gpu.memory": memory},
+    )
     assert wide.context.effective <= narrow.context.effective
     if wide.experts.placement == narrow.experts.placement:
         assert wide.kv_cache.pages <= narrow.kv_cache.pages

@@ -65,7 +65,10 @@ def test_compositions_of_whole_models_are_free_of_races(name: str, plan_of: Plan
         assert check_races(run.launches, layout_of(plan)) == ()
 
 
-def test_a_plan_without_snapshots_has_one_composition(plan_of: PlanOf) -> None:
-    names = [run.name for run in checked_runs(plan_of("pro6000-minimax"))]
+def test_a_plan_without_snapshots_has_one_composition_and_one_of_steps_ahead_where_they_are_replayed(
+    plan_of: PlanOf,
+) -> None:
+    *names, ahead = [run.name for run in checked_runs(plan_of("pro6000-minimax"))]
     assert names == ["decode", "prefill", "extend", "session without snapshots"]
+    assert ahead == "steps ahead"
     assert [run.name for run in checked_runs(plan_of("tiny-cpu"))] == [*names, "session"]

@@ -64,7 +64,7 @@ def test_a_timeline_takes_as_long_as_the_estimate_says(
 ) -> None:
     """The estimate lets nothing overlap in a decode step, and has the first layer's copies waited for in full."""
     for timeline in timelines_of(*situation):
-        assert timeline.total_s == pytest.approx(timeline.estimate_s, rel=0.05), timeline.name
+        assert timeline.total_s == pytest.approx(timeline.estimate_s, rel=0.06), timeline.name
 
 
 @every_situation

@@ -8,7 +8,7 @@ import pytest
 from firmtoken.compiler.ledger import Line
 from firmtoken.compiler.pipeline import compile_profile
 from firmtoken.compiler.plan import Plan
-from firmtoken.compiler.workspaces import Sizes, workspace_bytes
+from firmtoken.compiler.workspaces import Sizes, wide_tokens, workspace_bytes
 from firmtoken.runtime.kernels import CARDS
 from firmtoken.schema.load import load_profile
 from firmtoken.schema.model import LinearGeometry
@@ -36,6 +36,7 @@ QWEN_4090 = Sizes(
         conv_kernel=4,
     ),
     requests=4,
+    longest=65_536,
     tile=2048,
     chunk=8192,
     experts_per_token=8,
@@ -56,6 +57,10 @@ LINEAR_ROW = (2 * 16 * 128 + 32 * 128 + 32 * 128) * 2 + 32 * 4
 """Bytes: queries, keys, what is read of the state and added to it in bf16; sums of decays in fp32."""
 
 
+PARTS = 128 * 128 * 258 * 4
+"""A tile of 128 rows for each multiprocessor: heads of 256 in fp32, a maximum and a sum."""
+
+
 def workspaces(plan: Plan) -> dict[str, Line]:
     return {
         line.name.removeprefix("workspace."): line
@@ -74,11 +79,15 @@ def workspaces(plan: Plan) -> dict[str, Line]:
         ("cublas", replace(QWEN_4090, capability=(8, 6)), 8_388_608),
         ("cublas", replace(QWEN_4090, capability=(9, 0)), 33_554_432),
         (
-            "gdn_chunks",
+            "mixer_tile",
             QWEN_4090,
             (2048 // 64 + 2 * 4) * MIB + 2048 * LINEAR_ROW,
         ),  # D6: states of 1 MiB in bf16; a sequence may begin and end within a chunk
-        ("gdn_chunks", replace(QWEN_4090, tile=2000, requests=1), 34 * MIB + 2000 * LINEAR_ROW),
+        ("mixer_tile", replace(QWEN_4090, tile=2000, requests=1), 34 * MIB + 2000 * LINEAR_ROW),
+        ("mixer_tile", replace(QWEN_4090, tile=64), PARTS),
+        ("mixer_tile", replace(QWEN_4090, linear=None), PARTS + 64 * MIB),  # 32,768 tokens in bf16
+        ("mixer_tile", replace(QWEN_4090, linear=None, longest=4000), PARTS + 4032 * 2048),
+        ("prefill_parts", QWEN_4090, PARTS),
         ("split_kv", QWEN_4090, 16 * 128 * 258 * 4),
         ("split_kv", replace(QWEN_4090, requests=200), 16 * 200 * 258 * 4),
         ("operand_order", QWEN_4090, 8192 * ((2048 + 512) * 2 + 4)),  # the shared expert needs most
@@ -94,6 +103,16 @@ def test_a_workspace_follows_from_the_plans_numbers(backend: str, sizes: Sizes, 
     assert workspace_bytes(backend, sizes) == due
 
 
+def test_fp8_pages_lie_wide_where_linear_attention_has_its_own_things() -> None:
+    """The two never at once: one stream, and what either holds need not last."""
+    lent = wide_tokens(QWEN_4090)
+    assert (
+        PARTS + lent * 2048 <= workspace_bytes("mixer_tile", QWEN_4090) < PARTS + (lent + 64) * 2048
+    )
+    assert wide_tokens(replace(QWEN_4090, tile=64)) == 0
+    assert wide_tokens(replace(QWEN_4090, linear=None)) == 32_768
+
+
 @pytest.mark.parametrize("sms", [82, 128, 170, 188])
 def test_that_of_flashinfer_is_no_flat_number(sms: int) -> None:
     found = workspace_bytes("flashinfer", replace(MINIMAX_6000, sms=sms))
@@ -106,7 +125,8 @@ def test_that_of_flashinfer_is_no_flat_number(sms: int) -> None:
 def test_kernels_of_one_backend_share_a_line_that_names_them(plan_of: Plans) -> None:
     plan = plan_of("pro6000-minimax")
     lines = workspaces(plan)
-    assert set(lines) == {"cublas", "head", "operand_order", "route", "sample", "split_kv"}
+    chosen = {"cublas", "head", "mixer_tile", "operand_order", "route", "sample", "split_kv"}
+    assert set(lines) == chosen
     assert lines["cublas"].bytes == 32 * MIB
     rows = [row for row in plan.kernels if row.workspace == "cublas"]
     assert len(rows) == 2 and {row.workspace_bytes for row in rows} == {32 * MIB}
@@ -117,7 +137,7 @@ def test_kernels_of_one_backend_share_a_line_that_names_them(plan_of: Plans) -> 
 
 
 def test_a_kernel_that_is_not_chosen_costs_nothing(plan_of: Plans) -> None:
-    chosen = {"gdn_chunks", "operand_order", "route", "sample", "split_kv"}
+    chosen = {"mixer_tile", "operand_order", "route", "sample", "split_kv"}
     assert set(workspaces(plan_of("4090-qwen"))) == chosen
     built = plan_of("4090-qwen", "kernels={attention.prefill: flashinfer_fa2}")
     assert set(workspaces(built)) == {*chosen, "flashinfer"}

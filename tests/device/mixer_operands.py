@@ -203,5 +203,5 @@ def sample_operands(draws: tuple[Draw, ...]) -> tuple[DeviceDraws, torch.Tensor]
         for name in DeviceDraws.__slots__
     }
     chunks = -(-VOCABULARY // int(SAMPLE["chunk"]))
-    workspace = torch.full((len(draws) * (chunks * 33 + 8),), -(10**15), device=DEVICE)
+    workspace = torch.full((len(draws) * (chunks * 33 + 8) + 2,), -(10**15), device=DEVICE)
     return DeviceDraws(**fields), workspace

@@ -190,6 +190,7 @@ def check_attention() -> Iterator[Line]:
     cases += [
         ((Part(rows=2048, start=4000),), 0, BANK_PAGES),
         ((Part(rows=40, start=5000), Part(rows=1), Part(rows=700, start=64)), 11, 0),
+        ((Part(rows=30, start=5000), Part(rows=1, start=12_000), Part(rows=5)), 12, 0),
     ]
     for (model, coded), (parts, padding, num_pages) in itertools.product(ATTENTION_FORMS, cases):
         if num_pages and model != "qwen":

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from firmtoken.runtime.kernels.attention.triton_prefill import attention
+from firmtoken.runtime.kernels.attention.triton_prefill import attention, attention_fp8
 from firmtoken.runtime.kernels.device_rows import DeviceRows
 from firmtoken.runtime.kernels.gdn.triton_chunk import gdn
 from firmtoken.runtime.kernels.route.triton_tiles import route
@@ -49,8 +49,20 @@ MINIMAX = {"num_q_heads": 48, "num_kv_heads": 8, "head_dim": 128}
 MODELS = {"qwen": (QWEN, True, 64), "minimax": (MINIMAX, False, 16)}
 
 
+PROGRAMS = 132
+
+
+NOT_WIDE = {"wide_tokens": 0, "wide_block": 0, "wide_stages": 0}
+
+
 def tiling(tile: int, block: int, warps: int, stages: int) -> dict[str, int]:
-    return {"tile": tile, "block": block, "warps": warps, "stages": stages}
+    return {"tile": tile, "block": block, "warps": warps, "stages": stages, "programs": PROGRAMS}
+
+
+def wide(tokens: int, tile: int, block: int, stages: int) -> dict[str, int]:
+    """FP8 pages widened before, so many tokens of them; `block` and `stages` are for the others."""
+    own = tiling(tile, block, 8, stages)
+    return {**own, "wide_tokens": tokens, "wide_block": 64, "wide_stages": 2}
 
 
 ATTENTION_FORMS = {
@@ -62,14 +74,19 @@ ATTENTION_FORMS = {
         tiling(64, 32, 8, 2),
     ),
     ("qwen", True): (
+        wide(36_928, 128, 32, 1),
+        wide(1024, 128, 32, 1),
         tiling(64, 64, 8, 2),
-        tiling(128, 64, 8, 2),
-        tiling(128, 32, 8, 2),
-        tiling(64, 64, 8, 3),
         tiling(64, 32, 8, 2),
     ),
-    ("minimax", False): (tiling(128, 64, 8, 3), tiling(128, 128, 8, 2), tiling(128, 32, 8, 3)),
-    ("minimax", True): (tiling(128, 64, 8, 3), tiling(128, 32, 8, 3), tiling(64, 64, 4, 3)),
+    ("minimax", False): (tiling(128, 64, 8, 3), tiling(128, 32, 8, 3)),
+    ("minimax", True): (
+        wide(32_768, 128, 64, 2),
+        wide(1024, 128, 64, 2),
+        tiling(128, 64, 8, 3),
+        tiling(128, 32, 8, 3),
+        tiling(64, 64, 4, 3),
+    ),
 }
 ROUTE_FORMS = (
     {"rows": 16, "block": 64, "warps": 4, "stages": 3},
@@ -198,6 +215,19 @@ def attention_operands(
     }
 
 
+def attention_workspace(
+    operands: dict[str, torch.Tensor], model: str, form: dict[str, int]
+) -> torch.Tensor:
+    """Poisoned, made once for operands and a form."""
+    _, kv_heads, dim = MODELS[model][0].values()
+    elements = form["programs"] * form["tile"] * (dim + 2) * 2
+    elements += 2 * form.get("wide_tokens", 0) * kv_heads * dim
+    found = operands.get("workspace")
+    if found is None or found.numel() != 2 * elements:
+        found = operands["workspace"] = nans(elements).view(torch.uint8)
+    return found
+
+
 def run_attention(
     rows: DeviceRows,
     operands: dict[str, torch.Tensor],
@@ -208,16 +238,18 @@ def run_attention(
 ) -> None:
     shape, gated, page_size = MODELS[model]
     given = {name: value for name, value in operands.items() if gated or name != "qkv"}
-    attention(
+    given["workspace"] = attention_workspace(operands, model, form)
+    coded = operands["kv"].dtype == FP8
+    fp8 = {"fp8_units": fp8_units, "q_again": False, **NOT_WIDE}
+    (attention_fp8 if coded else attention)(
         rows,
         **given,
         **shape,
         gated=gated,
         page_size=page_size,
         scale=shape["head_dim"] ** -0.5,
-        fp8_units=fp8_units,
         sequences=SEQUENCES,
-        **form,
+        **{**(fp8 if coded else {}), **form},
     )
 
 

@@ -42,8 +42,7 @@ from prefill_model import (
     only,
 )
 
-from firmtoken.runtime.kernels import pair_tiles
-from firmtoken.runtime.kernels.linear import triton_fp8_tiles
+from firmtoken.runtime.kernels.tile_shapes import TileShapes
 
 CHECKED_ROWS = (1, 7, 64, 108, 513, 1508, 2048, 8192)
 TIMED_ROWS = (16, 108, 513, 1508, 2048, 8192)
@@ -105,18 +104,18 @@ def expert_runs(model: Model, v: Prompt) -> Iterator[tuple[str, str, Run, float,
 
 def with_room(room: float, run: Run, layer: int) -> None:
     """With larger or smaller tiles than the kernel would take for so many pairs."""
-    before = pair_tiles.tile_rows
-    pair_tiles.tile_rows = lambda wanted: before(room * wanted)
+    before = TileShapes.tile_rows
+    TileShapes.tile_rows = lambda cut, wanted: before(cut, room * wanted)
     run(layer)
-    pair_tiles.tile_rows = before
+    TileShapes.tile_rows = before
 
 
 def with_rows(rows: int, run: Run, layer: int) -> None:
     """With smaller tiles than the kernel would take for so many rows."""
-    before = triton_fp8_tiles.launch_tile_rows
-    triton_fp8_tiles.launch_tile_rows = lambda _: rows
+    before = TileShapes.tile_rows
+    TileShapes.tile_rows = lambda *_: rows
     run(layer)
-    triton_fp8_tiles.launch_tile_rows = before
+    TileShapes.tile_rows = before
 
 
 def linear_runs(num_rows: int) -> Iterator[tuple[str, str, Run, float, float]]:

@@ -14,7 +14,7 @@ from firmtoken.runtime.kernels.matrices import CodedMatrix
 from firmtoken.runtime.kernels.moe_down.triton_grouped_nvfp4 import moe_down
 from firmtoken.runtime.kernels.moe_gate_up.triton_grouped_nvfp4 import moe_gate_up
 from firmtoken.runtime.kernels.shared_expert.triton_nvfp4_tiles import shared_expert
-from firmtoken.runtime.kernels.tile_shapes import TILE_SHAPES
+from firmtoken.runtime.kernels.tile_shapes import PAIR_TILES, ROW_TILES, TILE_SHAPES, TileShapes
 
 LAYERS = 6
 """Of Qwen 2.7 GB: beyond 2^31 bytes and far beyond L2."""
@@ -34,6 +34,9 @@ def cut(large: tuple[int, int, int], small: tuple[int, int, int]) -> Constants:
 
 
 CARD = {**dict(TILE_SHAPES), "large_stages": 4}
+OF_PAIRS = {name: number for name, number in PAIR_TILES if name not in CARD}
+OF_ROWS = {name: number for name, number in ROW_TILES if name not in CARD}
+"""From how much on work is cut otherwise: no cut changes these."""
 CUTS = {"card": CARD, "B": cut((256, 8, 3), (128, 4, 4))}
 FP8_CUTS = {
     "card": {**CARD, "large_step": 64, "small_step": 128},
@@ -96,7 +99,8 @@ class Prompt:
 
     def tiles(self, layer: int) -> None:
         geo = self.model.geometry
-        find_tiles(self.ids, None, layer * geo.experts, geo.experts, self.workspace)
+        cut = TileShapes(**CARD, **OF_PAIRS)
+        find_tiles(self.ids, None, layer * geo.experts, geo.experts, self.workspace, cut)
 
     def order(self, layer: int) -> None:
         in_operand_order(self.h, self.workspace, quads=0)
@@ -114,6 +118,7 @@ class Prompt:
             workspace=self.workspace,
             num_experts=self.model.geometry.experts,
             **self.model.sizes(),
+            **OF_PAIRS,
             **constants,
         )
 
@@ -135,6 +140,7 @@ class Prompt:
             workspace=self.workspace,
             num_experts=self.model.geometry.experts,
             **self.model.sizes(),
+            **OF_PAIRS,
             **constants,
         )
 
@@ -147,6 +153,7 @@ class Prompt:
             gate=self.model.shared_gate[layer],
             s=self.s,
             workspace=self.between,
+            **OF_ROWS,
             **constants,
         )
 
@@ -166,7 +173,7 @@ class Prompt:
 
 
 def multiply(w: CodedMatrix, x: torch.Tensor, y: torch.Tensor, constants: Constants) -> None:
-    triton_fp8_tiles.linear(None, x=x, w=w, y=y, fp8_units=True, **constants)
+    triton_fp8_tiles.linear(None, x=x, w=w, y=y, fp8_units=True, **OF_ROWS, **constants)
 
 
 def only(geometry: Geometry) -> Model:

@@ -23,7 +23,7 @@ from firmtoken.compiler.plan import Plan
 from firmtoken.runtime.engine.engine import Engine
 from firmtoken.runtime.engine.messages import Add, Sampling, Tokens
 from firmtoken.runtime.engine.program import Interpreter
-from firmtoken.runtime.engine.warm_up import warm_up
+from firmtoken.runtime.engine.warm_up import captures, warm_up
 from firmtoken.runtime.kernels import CARDS
 from firmtoken.runtime.memory.arena import Arena
 from firmtoken.schema.load import load_profile
@@ -57,7 +57,7 @@ class Asking:
     def __init__(self, plan: Plan, interpreter: Interpreter) -> None:
         self.times: dict[int, list[float]] = defaultdict(list)
         self.tokens: dict[int, list[int]] = defaultdict(list)
-        self.engine = Engine(plan, interpreter, self._keep, lambda: None)
+        self.engine = Engine(plan, interpreter, self._keep, lambda: None, ahead=captures(plan))
         self._vocabulary = int(plan.model.geometry["vocab_size"])
         self._random = random.Random(5)
         self._asked = 0

@@ -73,6 +73,7 @@ class Orders:
 
     def __init__(self, plan: Plan, *, ignore_holds: bool = False) -> None:
         self.arena = arena = Arena(plan.spaces, {})
+        self._plan = plan
         self._interpreter = Interpreter(plan, arena)
         fill(plan, self._interpreter.views)
         self._scenario = short_life(plan, self._interpreter, ignore_holds=ignore_holds)
@@ -84,6 +85,11 @@ class Orders:
     def close(self) -> None:
         """Ends the interpreter's threads."""
         self._interpreter.close()
+
+    def reissue(self, change: Callable[[Task], Task]) -> None:
+        """From now on every launch is as changed."""
+        self.tasks = tuple(map(change, self.tasks))
+        self._shape = _shape(self._plan, self.arena, self.tasks)
 
     def without(self, is_dropped: Callable[[Task, Value], bool]) -> None:
         """From now on launches do not wait for these events."""

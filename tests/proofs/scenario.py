@@ -1,6 +1,8 @@
 """A short life of three sequences as one list of launches: every program after every other, as `session` composes them.
 
     D D park P(D, park D) park D park E E D        one runs, one is prefilled from a snapshot, two are extended
+    D a(park) E D          a step is launched ahead of the tokens of the one before; with those somebody ends meanwhile,
+                           and another gets its pages and states
 
 Each launch is the interpreter's own: the plan's kernel, operands and batch. The host is a stream of its own, as in
 `compiler/sessions.py`: it takes what a run drew, and feeds the batch of a run before its first launch on `main`.
@@ -17,6 +19,7 @@ import torch
 from firmtoken.compiler.plan import Plan
 from firmtoken.compiler.program import BoundYield, Value
 from firmtoken.compiler.sessions import DRAWN, ENQUEUED, HOST, Cards, cards_of, launch_of
+from firmtoken.compiler.steps_ahead import UNDER_WAY
 from firmtoken.runtime.engine.batches import SPAN, BatchBuilder, Batches, Cut, cut_rows
 from firmtoken.runtime.engine.launches import Launch
 from firmtoken.runtime.engine.messages import Sampling
@@ -52,7 +55,7 @@ class Task:
     batch: Batch | None
     run: Callable[[], object]
     launch: Launch | None = None
-    """None for the host's."""
+    """None for the host's, and for copies of tokens."""
 
 
 @dataclass(slots=True)
@@ -82,6 +85,8 @@ class Scenario:
         self._held: set[Value] = set()
         self._next_page = 1
         self._fed: list[tuple[Batch, Mapping[int, int]]] = []
+        self._brought: dict[int, list[int]] = {}
+        self._num_brought = 0
         self._first: dict[int, int] = {}
 
     def begin(self, sequence: Sequence, token: int) -> None:
@@ -92,9 +97,18 @@ class Scenario:
     def restart(self) -> None:
         """Nothing has been drawn yet, and no batch been fed."""
         self.results = Results([], [], dict(self._first))
+        self._brought.clear()
         for batch, rows in self._fed:
             for row in rows:
                 batch.token_ids[row] = NO_SUCH_TOKEN
+
+    def heir(self, sequence: Sequence, number: int, num_tokens: int, computed: int) -> Sequence:
+        """Another, which gets the pages and state slots of one that has ended."""
+        size = self._plan.kv_cache.page_size
+        other = self.sequence(number, num_tokens, computed, 0)
+        other.max_output = len(sequence.pages) * size - num_tokens
+        other.pages, other.live, other.shadow = sequence.pages, sequence.live, sequence.shadow
+        return other
 
     def sequence(self, number: int, num_tokens: int, computed: int, room: int) -> Sequence:
         """A sequence with pages for `room` tokens and state slots of its own."""
@@ -122,16 +136,33 @@ class Scenario:
 
     def decode(self, *sequences: Sequence) -> None:
         """One step; each sequence's input is what was drawn for it last."""
-        sizes = self._plan.programs.decode.sizes
-        size = next(size for size in sizes if size >= len(sequences))
-        batch = self._builder.decode(Decode(sequences=sequences, size=size))
+        batch = self._decode_batch(sequences)
         rows = {row: sequence.request_id for row, sequence in enumerate(sequences)}
         self._feed("decode", batch, rows)
-        cut = Cut(chunks=((size,),), num_seqs=size)
-        self._run("decode", cut, {SPAN: batch, ("tokens", 0): batch})
+        self._run_decode(batch)
         self._take("decode", sequences)
         for sequence in sequences:
             sequence.computed += 1
+
+    def decode_ahead(self, *sequences: Sequence, meanwhile: Callable[[], None]) -> None:
+        """Two steps, the second launched before the host takes what the first drew; then `meanwhile`."""
+        rows = {row: sequence.request_id for row, sequence in enumerate(sequences)}
+        takes = []
+        for is_ahead in (False, True):
+            batch = self._decode_batch(sequences)
+            if is_ahead:
+                self._feed_on_main(batch, rows)
+            else:
+                self._feed("decode", batch, rows)
+            self._run_decode(batch)
+            takes.append(self._bring(sequences))
+            for sequence in sequences:
+                sequence.token_ids.append(UNKNOWN)
+                sequence.computed += 1
+        first, second = takes
+        first()
+        meanwhile()
+        second()
 
     def span(
         self,
@@ -160,6 +191,15 @@ class Scenario:
         if self._plan.programs.park is not None:
             moves = self._builder.moves(((sequence.shadow, snapshot),))
             self._run("park", Cut(chunks=(), num_seqs=0), moves)
+
+    def _decode_batch(self, sequences: tuple[Sequence, ...]) -> Batch:
+        sizes = self._plan.programs.decode.sizes
+        size = next(size for size in sizes if size >= len(sequences))
+        return self._builder.decode(Decode(sequences=sequences, size=size))
+
+    def _run_decode(self, batch: Batch) -> None:
+        cut = Cut(chunks=((batch.rows,),), num_seqs=batch.rows)
+        self._run("decode", cut, {SPAN: batch, ("tokens", 0): batch})
 
     def _run(
         self,
@@ -220,7 +260,7 @@ class Scenario:
 
     def _take(self, name: str, sequences: tuple[Sequence, ...]) -> None:
         """The host reads what was drawn."""
-        tokens = self._interpreter.views.tensor(Value(f"{name}.tokens"))
+        tokens = self._tokens(name)
 
         def take() -> None:
             drawn = tokens[: len(sequences)].tolist()
@@ -231,11 +271,55 @@ class Scenario:
         for sequence in sequences:
             sequence.token_ids.append(UNKNOWN)
 
+    def _feed_on_main(self, batch: Batch, rows: Mapping[int, int]) -> None:
+        """Tokens go from where the step before draws them to the batch of this one."""
+        tokens = self._tokens("decode")
+        self._fed.append((batch, rows))
+        self._beside_programs(
+            "feed ahead",
+            lambda: batch.token_ids[: len(rows)].copy_(tokens[: len(rows)]),
+            stream="main",
+            reads=(Value("decode.tokens"),),
+        )
+
+    def _bring(self, sequences: tuple[Sequence, ...]) -> Callable[[], None]:
+        """A copy on `main` takes what was drawn to one of the host's places; what is given takes it from there."""
+        at, tokens = self._num_brought % UNDER_WAY, self._tokens("decode")
+        self._num_brought += 1
+        there = Value(DRAWN.name, (at,))
+
+        def bring() -> None:
+            self._brought[at] = tokens[: len(sequences)].tolist()
+
+        def take() -> None:
+            for sequence, token in zip(sequences, self._brought[at], strict=True):
+                self.results.tokens[sequence.request_id] = token
+
+        self._beside_programs(
+            "bring decode", bring, stream="main", records=(there,), reads=(Value("decode.tokens"),)
+        )
+        return lambda: self._host("take ahead", take, waits=(there,))
+
+    def _tokens(self, name: str) -> torch.Tensor:
+        return self._interpreter.views.tensor(Value(f"{name}.tokens"))
+
     def _host(
         self,
         label: str,
-        run: Callable[[], None],
+        run: Callable[[], object],
         *,
+        waits: tuple[Value, ...] = (),
+        records: tuple[Value, ...] = (),
+        reads: tuple[Value, ...] = (),
+    ) -> None:
+        self._beside_programs(label, run, stream=HOST, waits=waits, records=records, reads=reads)
+
+    def _beside_programs(
+        self,
+        label: str,
+        run: Callable[[], object],
+        *,
+        stream: str,
         waits: tuple[Value, ...] = (),
         records: tuple[Value, ...] = (),
         reads: tuple[Value, ...] = (),
@@ -244,7 +328,7 @@ class Scenario:
             Task(
                 label=label,
                 program=HOST,
-                stream=HOST,
+                stream=stream,
                 waits=waits,
                 records=records,
                 reads=reads,
@@ -298,4 +382,9 @@ def short_life(plan: Plan, interpreter: Interpreter, *, ignore_holds: bool = Fal
         sequence.hit_snapshot = snapshot
         life.span("extend", sequence)
     life.decode(running, entering, extending[0])
+    life.decode_ahead(running, extending[0], meanwhile=lambda: life.park(running, 0))
+    heir = life.heir(running, 5, page + 20, page)
+    heir.hit_snapshot = 0
+    life.span("extend", heir)
+    life.decode(heir, extending[0])
     return life

@@ -4,6 +4,7 @@ And the converse: without one of its events, or with a fault of order, some lega
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 import torch
@@ -123,7 +124,7 @@ def dropped_events(orders: Orders) -> list[tuple[str, str]]:
             (place_of(task), str(event))
             for task in orders.tasks
             for event in task.waits
-            if event not in (DRAWN, ENQUEUED)
+            if event.name not in (DRAWN.name, ENQUEUED.name)
         )
     )
 
@@ -176,16 +177,34 @@ def test_without_what_is_listed_as_redundant_every_order_gives_the_same_logits(
     orders.without(lambda task, event: False)
 
 
-@pytest.mark.parametrize("host", ["take", "feed"])
+@pytest.mark.parametrize("label", ["take", "take ahead", "feed"])
 def test_a_host_that_does_not_wait_for_what_was_drawn_gives_other_logits(
-    proof: tuple[str, Orders], host: str
+    proof: tuple[str, Orders], label: str
 ) -> None:
     """`sample->embed across steps`: it takes tokens too early, or a step starts before it is fed."""
     _, orders = proof
     wanted = orders.run(None)
-    orders.without(lambda task, event: event == (DRAWN if host == "take" else ENQUEUED))
+
+    def is_dropped(task: Task, event: Value) -> bool:
+        if label == "feed":
+            return event == ENQUEUED
+        return event.name == DRAWN.name and task.label.startswith(label)
+
+    orders.without(is_dropped)
     assert first_that_differs(orders, wanted) is not None
     orders.without(lambda task, event: False)
+
+
+@pytest.mark.parametrize("label", ["feed ahead", "bring decode"])
+def test_tokens_that_go_on_beside_main_are_other_tokens(
+    proof: tuple[str, Orders], label: str, make: Callable[..., Orders]
+) -> None:
+    """A step ahead is fed, and what was drawn is brought, in the order of `main` alone."""
+    name, orders = proof
+    wanted = orders.run(None)
+    broken = make(tiny_plan(name))
+    broken.reissue(lambda task: replace(task, stream="link") if task.label == label else task)
+    assert first_that_differs(broken, wanted) is not None
 
 
 OF_ORDER: list[Mutant] = [mutant for mutant in MUTANTS if mutant.order]

@@ -42,13 +42,16 @@ def read_weights(folder: Path) -> dict[str, torch.Tensor]:
 
 
 class PlainLoop:
-    """`step(token)` appends a token and returns the logits [V] of the next one."""
+    """`step(token)` appends a token and returns the logits [V] of the next one. Keys and values as in `kv_dtype`."""
 
-    def __init__(self, folder: Path, max_tokens: int = 2048) -> None:
+    def __init__(
+        self, folder: Path, max_tokens: int = 2048, kv_dtype: torch.dtype = torch.float32
+    ) -> None:
         config: dict[str, Any] = json.loads((folder / "config.json").read_text())["text_config"]
         self.config = config
         self.kinds: list[str] = config["layer_types"]
         self.max_tokens = max_tokens
+        self.kv_dtype = kv_dtype
         self.eps = config["rms_norm_eps"]
         self.weights = read_weights(folder)
         self.layers = [self._layer(layer, kind) for layer, kind in enumerate(self.kinds)]
@@ -122,8 +125,9 @@ class PlainLoop:
         k, v = columns[2 * heads :].view(2, kv_heads, width).unbind(0)
         q = self._rotate(rms_norm(q, (width,), own["q_norm"], self.eps))
         k = self._rotate(rms_norm(k, (width,), own["k_norm"], self.eps))
-        self.keys[layer][:, self.length] = k
-        self.values[layer][:, self.length] = v
+        # fp32 numbers as pages of that format would hold them: a format is a choice of the plan, not an error.
+        self.keys[layer][:, self.length] = k.to(self.kv_dtype)
+        self.values[layer][:, self.length] = v.to(self.kv_dtype)
         seen = self.length + 1
         keys, values = self.keys[layer][:, :seen], self.values[layer][:, :seen]
         scores = q.view(kv_heads, -1, width) @ keys.transpose(1, 2) * width**-0.5

@@ -15,6 +15,8 @@ from firmtoken.schema.references import (
     shipped_names,
 )
 
+TOP_IS_MEANT = "did you mean `profiles/top.yaml`?"
+
 
 @pytest.fixture
 def tmp_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -65,6 +67,14 @@ def test_a_wrong_bare_name_suggests_a_shipped_one() -> None:
     assert expect_fault(argument_file("zzzzzz")).hint is not None
 
 
+@pytest.mark.parametrize("argument", ["rtx-4090", "profiles", "ft:hardware/rtx-4091"])
+def test_a_wrong_argument_suggests_no_part_of_a_profile(argument: str) -> None:
+    hint = expect_fault(argument_file(argument)).hint
+    assert hint is not None
+    assert "`ft:4090-qwen`" in hint
+    assert "/" not in hint
+
+
 def test_a_bare_name_of_a_file_that_lies_here_suggests_its_path(base: File) -> None:
     Path("mine.yaml").write_text("name: x\n")
     assert expect_fault(argument_file("mine")).hint == "did you mean `./mine.yaml`?"
@@ -74,8 +84,9 @@ def test_a_bare_name_of_a_file_that_lies_here_suggests_its_path(base: File) -> N
     ("argument", "message", "hint"),
     [
         ("nope.yaml", "there is no file `nope.yaml`", None),
-        ("profiles/topp.yaml", "there is no file `profiles/topp.yaml`", "did you mean `top.yaml`?"),
-        ("profiles/top", "there is no file `profiles/top`", "did you mean `top.yaml`?"),
+        ("profiles/topp.yaml", "there is no file `profiles/topp.yaml`", TOP_IS_MEANT),
+        ("profiles/top.yml", "there is no file `profiles/top.yml`", TOP_IS_MEANT),
+        ("profiles/top", "there is no file `profiles/top`", TOP_IS_MEANT),
         ("tiny-cpu.yaml", "there is no file `tiny-cpu.yaml`", "did you mean `ft:tiny-cpu`?"),
         ("./profiles", "`./profiles` is not a regular file", None),
         ("/dev/zero", "`/dev/zero` is not a regular file", None),
@@ -148,7 +159,8 @@ def test_a_circle_of_links_is_no_file(base: File, tmp_path: Path) -> None:
 def test_a_reference_without_suffix_suggests_the_file(base: File) -> None:
     found = expect_fault(referenced_file("hardware/own", base))
     assert found.message == "there is no file `profiles/hardware/own`"
-    assert found.hint == "did you mean `own.yaml`?"
+    assert found.hint == "did you mean `hardware/own.yaml`?"
+    assert expect_file(referenced_file("hardware/own.yaml", base))
 
 
 def test_a_wrong_shipped_reference_suggests_the_nearest(base: File) -> None:

@@ -35,5 +35,8 @@ CARDS = (
         min_capability=(8, 0),
         requires=("triton",),
         respects_holds=True,
+        builds="firmtoken.runtime.kernels.admit.step_slots:admit_builds",
+        constants=(("warps", 8),),
+        computed=(("early", "early_start"),),
     ),
 )

@@ -1,4 +1,4 @@
-"""fetch: copies the experts that `miss` lists from the layer's bank to their slots; no constants.
+"""fetch: copies the experts that `miss` lists from the layer's bank to their slots.
 
 bank uint8 [E, slot_bytes]; miss int32 [1+2E] = count, then (expert, slot) pairs with absolute slot numbers. The
 operands `staged`, `cache`, `overflow` (at least one) name ranges of one arena. Returns the bytes moved.
@@ -24,5 +24,8 @@ CARDS = (
         formats=("bf16", "nvfp4"),
         rank=1,
         because="the device reads pinned memory by the list, no host",
+        builds="firmtoken.runtime.kernels.fetch.listed_slots:fetch_builds",
+        constants=(("block", 4096), ("programs", 32), ("warps", 8)),
+        computed=(("early", "early_start"),),
     ),
 )

@@ -10,7 +10,13 @@ Per value head: S <- exp(g) S; d = beta (v - S^T k); S <- S + k d^T; o = S^T q, 
 dt_bias), beta = sigmoid(b), q and k of unit length, q times Dk^-0.5; value head j uses key head j // (Hv / Hk).
 """
 
-from firmtoken.compiler.cards import KernelCard, gpu_card
+from firmtoken.compiler.cards import KernelCard, SizeLimit, gpu_card
+
+HEADS = (
+    SizeLimit(sizes=("linear.key_head_dim",), one_of=(16, 32, 64, 128, 256)),
+    SizeLimit(sizes=("linear.value_head_dim",), one_of=(32, 64, 128, 256)),
+)
+"""A program of `triton_chunk` has 32 columns of a head of values at once; a model has both kernels."""
 
 CARDS = (
     KernelCard(
@@ -41,7 +47,7 @@ CARDS = (
         formats=("bf16",),
         rank=1,
         because="64 rows at a time on tensor cores, only the states one after another",
-        workspace="gdn_chunks",
+        workspace="mixer_tile",
         builds="firmtoken.runtime.kernels.gdn.chunk_builds:chunk_builds",
         constants=(
             ("columns", 32),
@@ -54,6 +60,7 @@ CARDS = (
             ("stages", "gdn_stages"),
             ("sequences", "sequences"),
         ),
+        limits=HEADS,
     ),
     gpu_card(
         op="gdn",
@@ -66,5 +73,6 @@ CARDS = (
         builds="firmtoken.runtime.kernels.gdn.head_steps:gdn_builds",
         constants=(("columns", 16), ("warps", 2)),
         computed=(("early", "early_start"),),
+        limits=HEADS,
     ),
 )

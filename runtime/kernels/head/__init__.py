@@ -1,7 +1,7 @@
 """head(eps): logits[S,V] = rmsnorm(last[S,H]) * norm[H] times w[V,H]^T. The card's format is that of `w`."""
 
-from firmtoken.compiler.cards import KernelCard, gpu_card
-from firmtoken.runtime.kernels.linear import PLAIN_PRODUCTS
+from firmtoken.compiler.cards import KernelCard, gpu_card, multiples
+from firmtoken.runtime.kernels.linear import PLAIN_PRODUCTS, WORD_COLUMNS
 
 NVFP4_PRODUCTS = (("few", 2), ("outputs", 8), ("unroll", 1), ("tile_outputs", 64))
 """As those of `linear`, for the largest weight of a model."""
@@ -41,5 +41,6 @@ CARDS = (
         constants=(*PLAIN_PRODUCTS, ("warps", 8)),
         computed=(("early", "early_start"),),
         workspace="head",
+        limits=multiples(WORD_COLUMNS, ("hidden_size",)),
     ),
 )

@@ -1,7 +1,7 @@
 """linear: y[T,N] = x[T,K] w[N,K]^T; no constants but a card's own. The card's format is that of `w`."""
 
-from firmtoken.compiler.cards import KernelCard, below, gpu_card
-from firmtoken.runtime.kernels.tile_shapes import TILE_SHAPES
+from firmtoken.compiler.cards import KernelCard, below, gpu_card, multiples
+from firmtoken.runtime.kernels.tile_shapes import ROW_TILES, STEP_COLUMNS
 
 NO_FP8 = "this card has no FP8 units: they begin with compute capability 8.9"
 
@@ -19,6 +19,14 @@ PLAIN_PRODUCTS = (
     ("stages", 5),
 )
 """Most rows that go by rows, and how these and tiles of more are cut (`launch_products.py`): NOTES.md says why."""
+WORD_COLUMNS = 16
+"""What a lane loads at once: columns of x and w are a multiple of it."""
+MIXER_COLUMNS = (
+    ("hidden_size",),
+    ("num_q_heads", "head_dim"),
+    ("linear.num_value_heads", "linear.value_head_dim"),
+)
+"""Of what mixers project from: the residual stream, and what their output projections get."""
 
 CARDS = (
     KernelCard(
@@ -52,9 +60,10 @@ CARDS = (
         rank=1,
         because="decodes weights once for a tile of rows, any capability",
         builds="firmtoken.runtime.kernels.linear.nvfp4_many:many_builds",
-        constants=TILE_SHAPES,
+        constants=ROW_TILES,
         computed=(("large_stages", "large_tile_stages"), ("quads", "quads")),
         workspace="operand_order",
+        limits=multiples(STEP_COLUMNS, *MIXER_COLUMNS),
     ),
     gpu_card(
         op="linear",
@@ -67,6 +76,7 @@ CARDS = (
         builds="firmtoken.runtime.kernels.linear.plain_builds:product_builds",
         constants=PLAIN_PRODUCTS,
         computed=(("fp8_units", "fp8_units"), ("early", "early_start")),
+        limits=multiples(WORD_COLUMNS, *MIXER_COLUMNS),
     ),
     gpu_card(
         op="linear",
@@ -77,8 +87,12 @@ CARDS = (
         rank=1,
         because="weight-only, decodes weights once for a tile of rows, safe on every stream",
         builds="firmtoken.runtime.kernels.linear.plain_many:many_builds",
-        constants=(*TILE_SHAPES, ("large_step", 64), ("small_step", 128)),
+        constants=(*ROW_TILES, ("large_step", 64), ("small_step", 128)),
         computed=(("large_stages", "large_tile_stages"), ("fp8_units", "fp8_units")),
+        limits=(
+            *multiples(STEP_COLUMNS, *MIXER_COLUMNS),
+            *multiples(4, ("linear.num_value_heads",)),  # two bf16 rows each, stored eight at once
+        ),
     ),
     gpu_card(
         op="linear",
@@ -91,6 +105,7 @@ CARDS = (
         builds="firmtoken.runtime.kernels.linear.plain_builds:product_builds",
         constants=PLAIN_PRODUCTS,
         computed=(("early", "early_start"),),
+        limits=multiples(WORD_COLUMNS, *MIXER_COLUMNS),
     ),
     gpu_card(
         op="linear",

@@ -5,16 +5,15 @@ from dataclasses import dataclass
 import torch
 
 from firmtoken.runtime.kernels.early_start import launch_options
+from firmtoken.runtime.kernels.linear.few_rows import rows_at_once
 from firmtoken.runtime.kernels.linear.plain_rows import (
     launch_constants,
     launch_grid,
     multiply_rows,
     outputs_at_once,
-    rows_at_once,
 )
 from firmtoken.runtime.kernels.linear.plain_tiles import multiply_tiles, tile_constants, tile_grid
-
-MAX_PARTS = 4
+from firmtoken.runtime.kernels.matrices import MAX_PARTS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,13 +3,12 @@
 from collections.abc import Iterator
 
 from firmtoken.runtime.kernels.builds import Build, Launch, row_name
+from firmtoken.runtime.kernels.linear.few_rows import ROWS_AT_ONCE, rows_at_once
 from firmtoken.runtime.kernels.linear.nvfp4_rows import (
-    ROWS_AT_ONCE,
     launch_constants,
     launch_grid,
     multiply_rows,
     product_arguments,
-    rows_at_once,
 )
 from firmtoken.runtime.kernels.linear.nvfp4_tiles import (
     TILE_COLUMNS,

@@ -13,7 +13,7 @@ import triton.language as tl
 
 from firmtoken.runtime.kernels.builds import Build, Launch
 from firmtoken.runtime.kernels.nvfp4_operand import UNSHIFT, multiply_tile, order_build
-from firmtoken.runtime.kernels.tile_shapes import SHAPES, TileShapes, launch_tile_rows
+from firmtoken.runtime.kernels.tile_shapes import SHAPES, TileShapes
 
 INTEGERS = (
     "num_rows",
@@ -94,7 +94,7 @@ def product_builds(
     """The same for a named weight."""
     cut = TileShapes(**shapes)
     for rows in SHAPES:
-        if rows <= launch_tile_rows(launch.num_rows):
+        if rows <= cut.tile_rows(launch.num_rows):
             constants = cut.constants(rows)
             yield Build(
                 name=f"tiles of {rows} rows" + (" with shares" if shared else ""),

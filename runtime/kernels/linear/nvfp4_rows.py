@@ -17,6 +17,7 @@ import triton
 import triton.language as tl
 
 from firmtoken.runtime.kernels.early_start import start_next_after_last
+from firmtoken.runtime.kernels.linear.few_rows import ROWS_AT_ONCE, rows_at_once
 from firmtoken.runtime.kernels.nvfp4_blocks import (
     BLOCK_CODES,
     CODES_BYTES,
@@ -28,9 +29,6 @@ from firmtoken.runtime.kernels.nvfp4_blocks import (
     multiply_block,
     tile_of_sums,
 )
-
-ROWS_AT_ONCE = (1, 2, 4, 8)
-"""Rows of x that a program holds; more rows are more programs, which read the weights again (from L2, as a rule)."""
 
 INTEGERS = (
     "num_rows",
@@ -152,11 +150,6 @@ def _scaled(columns, factors):
     for index in tl.static_range(16):
         scaled += (columns[index] * factors[index],)
     return scaled
-
-
-def rows_at_once(num_rows: int) -> int:
-    """`ROWS` for a launch of so many rows."""
-    return next((rows for rows in ROWS_AT_ONCE if rows >= num_rows), ROWS_AT_ONCE[-1])
 
 
 def launch_grid(num_rows: int, num_outputs: int, *, outputs: int) -> tuple[int, int]:

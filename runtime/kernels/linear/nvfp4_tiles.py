@@ -21,7 +21,7 @@ from firmtoken.runtime.kernels.nvfp4_blocks import (
     ODD_FACTOR,
     ODD_MASK,
 )
-from firmtoken.runtime.kernels.nvfp4_operand import CODE_SHIFT, PAIR_FIELDS, UNSHIFT, low_half
+from firmtoken.runtime.kernels.nvfp4_operand import CODE_SHIFT, UNSHIFT, fields, low_half
 
 TILE_COLUMNS = 128
 BLOCKS = tl.constexpr(8)
@@ -129,8 +129,8 @@ def _weights(words, scales, kind: tl.constexpr):
     outputs: tl.constexpr = words.shape[0]
     later = words >> 8
     pairs = tl.join(
-        tl.join(_fields(words, EVEN_FACTOR, EVEN_MASK), _fields(later, EVEN_FACTOR, EVEN_MASK)),
-        tl.join(_fields(words, ODD_FACTOR, ODD_MASK), _fields(later, ODD_FACTOR, ODD_MASK)),
+        tl.join(fields(words, EVEN_FACTOR, EVEN_MASK), fields(later, EVEN_FACTOR, EVEN_MASK)),
+        tl.join(fields(words, ODD_FACTOR, ODD_MASK), fields(later, ODD_FACTOR, ODD_MASK)),
     )  # [OUTPUTS, 16, code / 2 % 2, code % 2]
     codes = tl.join(low_half(pairs, kind), low_half(pairs >> 16, kind))
     both = scales.to(tl.int32)
@@ -138,12 +138,6 @@ def _weights(words, scales, kind: tl.constexpr):
     weights = tl.reshape(codes, (outputs, 4, 2, 16)) * scale[:, :, :, None]
     weights = tl.permute(tl.reshape(weights, (outputs, 4, 8, 4)), (0, 2, 1, 3))
     return tl.reshape(weights, (outputs, 128))
-
-
-@triton.jit
-def _fields(word, FACTOR: tl.constexpr, MASK: tl.constexpr):
-    """Bits of two bf16: the two codes under MASK, times 2^-126 (`decode_pair` of nvfp4_blocks.py)."""
-    return ((word & MASK) * FACTOR) & PAIR_FIELDS
 
 
 @triton.jit

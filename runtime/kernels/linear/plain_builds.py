@@ -3,13 +3,12 @@
 from collections.abc import Iterator
 
 from firmtoken.runtime.kernels.builds import Build, Launch, row_name
+from firmtoken.runtime.kernels.linear.few_rows import ROWS_AT_ONCE, rows_at_once
 from firmtoken.runtime.kernels.linear.plain_rows import (
-    ROWS_AT_ONCE,
     launch_constants,
     launch_grid,
     multiply_rows,
     product_arguments,
-    rows_at_once,
 )
 from firmtoken.runtime.kernels.linear.plain_tiles import (
     ROWS_OF_A_TILE,
@@ -32,9 +31,11 @@ def product_builds(
     early: int,
     fp8_units: int = 1,
 ) -> tuple[Build, ...]:
-    """All forms for so many rows, y in bf16; FP8 weights with bf16 rows after them and without."""
+    """All forms for so many rows of `linear` or of `head`; FP8 weights with bf16 rows after them and without."""
     format_name = "fp8_bits" if launch.format == "fp8" and not fp8_units else launch.format
-    arguments = product_arguments(format_name)
+    arguments = product_arguments(
+        format_name, launch.pointer("y" if "y" in launch.operands else "logits")
+    )
     num_outputs = launch.outputs("w")
 
     def by_rows(tail: bool) -> Iterator[Build]:

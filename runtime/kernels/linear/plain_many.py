@@ -18,7 +18,7 @@ from firmtoken.runtime.kernels.builds import Build, Launch
 from firmtoken.runtime.kernels.linear.nvfp4_many import many_grid
 from firmtoken.runtime.kernels.linear.plain_rows import product_arguments
 from firmtoken.runtime.kernels.linear.plain_tiles import SHIFTED
-from firmtoken.runtime.kernels.tile_shapes import SHAPES, TileShapes, launch_tile_rows
+from firmtoken.runtime.kernels.tile_shapes import SHAPES, TileShapes
 
 INTEGERS = (
     "num_rows",
@@ -154,7 +154,7 @@ def _builds(
 ) -> Iterator[Build]:
     for rows in SHAPES:
         for tail in (False, True):
-            if rows <= launch_tile_rows(launch.num_rows):
+            if rows <= cut.tile_rows(launch.num_rows):
                 constants = cut.sizes(rows)
                 yield Build(
                     name=f"tiles of {rows} rows" + (", bf16 tail" if tail else ""),
@@ -162,7 +162,9 @@ def _builds(
                     arguments={
                         **{
                             name: kind
-                            for name, kind in product_arguments(format_name).items()
+                            for name, kind in product_arguments(
+                                format_name, launch.pointer("y")
+                            ).items()
                             if kind.startswith("*")
                         },
                         **dict.fromkeys(INTEGERS, "i32"),

@@ -17,9 +17,8 @@ import triton
 import triton.language as tl
 
 from firmtoken.runtime.kernels.early_start import start_next_after_last
+from firmtoken.runtime.kernels.linear.few_rows import rows_at_once
 
-ROWS_AT_ONCE = (1, 2, 4, 8)
-"""Rows of x that a program holds; more rows are more programs, which read the weights again (from L2, as a rule)."""
 LANES = tl.constexpr(32)
 CODES = tl.constexpr(16)
 """FP8 codes of a lane's load; of bf16 there are half as many."""
@@ -215,11 +214,6 @@ def _widen(codes, FORMAT: tl.constexpr):
     return codes.to(tl.float32)
 
 
-def rows_at_once(num_rows: int) -> int:
-    """`ROWS` for a launch of so many rows."""
-    return next((rows for rows in ROWS_AT_ONCE if rows >= num_rows), ROWS_AT_ONCE[-1])
-
-
 def outputs_at_once(rows: int, outputs: int) -> int:
     """`OUTPUTS` of the form for `rows` rows: from four on x is what is read most, and twice as many share it."""
     return 2 * outputs if rows >= 4 else outputs
@@ -245,14 +239,14 @@ def launch_constants(
     }
 
 
-def product_arguments(format_name: str) -> dict[str, str]:
-    """Types of the arguments of both functions of `linear`, y in bf16."""
+def product_arguments(format_name: str, y: str) -> dict[str, str]:
+    """Types of the arguments of both functions of `linear`, given y's; of bf16 weights no scales are read."""
     codes = {"fp8": "*fp8e4nv", "fp8_bits": "*i8", "bf16": "*bf16"}[format_name]
     return {
         "x_ptr": "*bf16",
         "codes_ptr": codes,
-        "scales_ptr": "*fp32",
+        "scales_ptr": "*bf16" if format_name == "bf16" else "*fp32",
         "tail_ptr": "*bf16",
-        "y_ptr": "*bf16",
+        "y_ptr": y,
         **dict.fromkeys(INTEGERS, "i32"),
     }

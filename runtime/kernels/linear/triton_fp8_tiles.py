@@ -3,10 +3,9 @@
 import torch
 
 from firmtoken.runtime.kernels.device_rows import DeviceRows
-from firmtoken.runtime.kernels.linear.launch_products import MAX_PARTS
 from firmtoken.runtime.kernels.linear.plain_many import TAIL_OUTPUTS, multiply_many
-from firmtoken.runtime.kernels.matrices import CodedMatrix
-from firmtoken.runtime.kernels.tile_shapes import SHAPES, TileShapes, launch_tile_rows
+from firmtoken.runtime.kernels.matrices import MAX_PARTS, CodedMatrix
+from firmtoken.runtime.kernels.tile_shapes import SHAPES, TileShapes
 
 
 def linear(
@@ -30,7 +29,7 @@ def linear(
     assert x.is_contiguous() and width % large_step == width % small_step == 0
     assert num_coded % 8 == num_outputs % 8 == y.stride(0) % 8 == 0
     assert len(w.starts) == w.scales.numel() - 1 < MAX_PARTS
-    held = launch_tile_rows(num_rows)
+    held = cut.tile_rows(num_rows)
     constants = cut.sizes(held)
     outputs = constants["OUTPUTS"]
     tail = num_outputs - num_coded

@@ -4,11 +4,11 @@ import torch
 
 from firmtoken.runtime.kernels.device_rows import DeviceRows
 from firmtoken.runtime.kernels.early_start import launch_options
+from firmtoken.runtime.kernels.linear.few_rows import rows_at_once
 from firmtoken.runtime.kernels.linear.nvfp4_rows import (
     launch_constants,
     launch_grid,
     multiply_rows,
-    rows_at_once,
 )
 from firmtoken.runtime.kernels.linear.nvfp4_tiles import (
     TILE_COLUMNS,
@@ -17,9 +17,7 @@ from firmtoken.runtime.kernels.linear.nvfp4_tiles import (
     tile_grid,
     tile_rows,
 )
-from firmtoken.runtime.kernels.matrices import PackedMatrix
-
-MAX_PARTS = 4
+from firmtoken.runtime.kernels.matrices import MAX_PARTS, PackedMatrix
 
 
 def linear(

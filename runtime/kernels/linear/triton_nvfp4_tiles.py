@@ -5,10 +5,9 @@ import torch
 from firmtoken.runtime.kernels.device_rows import DeviceRows
 from firmtoken.runtime.kernels.launch_operand import in_operand_order
 from firmtoken.runtime.kernels.linear.nvfp4_many import many_grid, multiply_many
-from firmtoken.runtime.kernels.linear.triton_nvfp4 import MAX_PARTS
-from firmtoken.runtime.kernels.matrices import PackedMatrix
+from firmtoken.runtime.kernels.matrices import MAX_PARTS, PackedMatrix
 from firmtoken.runtime.kernels.nvfp4_operand import ORDERED_COLUMNS
-from firmtoken.runtime.kernels.tile_shapes import TileShapes, launch_tile_rows
+from firmtoken.runtime.kernels.tile_shapes import TileShapes
 
 
 def linear(
@@ -39,7 +38,7 @@ def launch_many(
     (num_rows, width), num_outputs = x.shape, w.packed.shape[0]
     assert x.is_contiguous() and width % ORDERED_COLUMNS == num_outputs % 8 == y.stride(0) % 8 == 0
     assert len(w.starts) == w.globals.numel() - 1 < MAX_PARTS
-    rows = launch_tile_rows(num_rows)
+    rows = cut.tile_rows(num_rows)
     constants = cut.constants(rows)
     multiply_many[many_grid(num_rows, num_outputs, rows, constants["OUTPUTS"])](
         x,

@@ -7,8 +7,8 @@ is that of the slots. A kernel and the moe_gate_up of its name may agree on an o
 Where a kernel takes the shared expert too: s[T,H] = share[T] * (shared_down[H,I] shared_a[T,I]).
 """
 
-from firmtoken.compiler.cards import KernelCard, gpu_card, planned_gpu_card
-from firmtoken.runtime.kernels.tile_shapes import TILE_SHAPES
+from firmtoken.compiler.cards import KernelCard, gpu_card, multiples, planned_gpu_card
+from firmtoken.runtime.kernels.tile_shapes import PAIR_TILES, STEP_COLUMNS
 
 CARDS = (
     KernelCard(
@@ -63,13 +63,14 @@ CARDS = (
         rank=1,
         because="decodes weights once for a tile of an expert's rows",
         builds="firmtoken.runtime.kernels.moe_down.nvfp4_groups:down_builds",
-        constants=TILE_SHAPES,
+        constants=PAIR_TILES,
         computed=(
             ("large_stages", "large_tile_stages"),
             ("quads", "quads"),
             ("num_experts", "num_experts"),
         ),
         workspace="operand_order",
+        limits=multiples(STEP_COLUMNS, ("moe_intermediate_size",)),
     ),
     planned_gpu_card(
         op="moe_down",

@@ -7,11 +7,7 @@ from collections.abc import Callable
 
 import torch
 
-from firmtoken.runtime.kernels.pair_slots import ELSEWHERE, PADDED, sort_by_slot
-
-FEW_PAIRS = 32
-"""Up to here one product a pair costs less than sorting pairs by expert: 0.34 against 0.40 ms for 32, 0.59 against
-0.56 for 64 (runtime/kernels/NOTES.md). The results differ by rounding only."""
+from firmtoken.runtime.kernels.pair_slots import ELSEWHERE, FEW_PAIRS, PADDED, sort_by_slot
 
 Matrix = Callable[[int], torch.Tensor]
 

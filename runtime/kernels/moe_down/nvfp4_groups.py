@@ -101,7 +101,7 @@ def down_builds(
     model = {**down_constants(hidden_size, expert_width), "COLUMNS": columns}
     cut = TileShapes(**shapes)
     return (
-        *pair_tile_builds(pairs, num_experts),
+        *pair_tile_builds(pairs, num_experts, cut),
         *(
             group_build(
                 down_groups,
@@ -117,6 +117,6 @@ def down_builds(
                 integers=("most_tiles", "first_column"),
             )
             for rows in SHAPES
-            if rows <= pair_tile_rows(pairs, num_experts)
+            if rows <= pair_tile_rows(pairs, num_experts, cut)
         ),
     )

@@ -275,18 +275,20 @@ def down_builds(
 def down_build(
     name: str, activation: str, constants: dict[str, int | bool], grid: tuple[int, int]
 ) -> Build:
-    """One form; `activation` is the type of a pointer to a, to rows and to s."""
+    """One form; `activation` is the type of a pointer to a, to rows and to s, and of others that are not read."""
+    fp32 = "*fp32" if constants["SHARED"] else activation
     return Build(
         name=name,
         function=down_pairs,
         arguments={
             "a_ptr": activation,
-            "slots_ptr": "*i32",
+            "slots_ptr": "*i32" if constants["PAIRS"] else "*u8",
             "arena_ptr": "*u8",
             "rows_ptr": activation,
             "shared_a_ptr": activation,
-            "share_ptr": "*fp32",
+            "share_ptr": fp32,
             **SHARED_TYPES,
+            "shared_globals_ptr": fp32,
             "s_ptr": activation,
             "first": "i32",
         },

@@ -33,7 +33,7 @@ def moe_down(
     """
     cut = TileShapes(**shapes)
     assert a.is_contiguous() and rows.is_contiguous() and expert_width % ORDERED_COLUMNS == 0
-    found = find_tiles(ids, map, experts.first, num_experts, workspace)
+    found = find_tiles(ids, map, experts.first, num_experts, workspace, cut)
     columns = rows.shape[1]
     constants = cut.constants(found.rows)
     down_groups[-(-columns // constants["OUTPUTS"]), found.most](

@@ -9,8 +9,8 @@ Where a kernel takes the shared expert too: shared_a[T,I] of shared_gate_up[2I,H
 share[T] = sigmoid(x shared_gate[1,H]^T).
 """
 
-from firmtoken.compiler.cards import KernelCard, gpu_card, planned_gpu_card
-from firmtoken.runtime.kernels.tile_shapes import TILE_SHAPES
+from firmtoken.compiler.cards import KernelCard, gpu_card, multiples, planned_gpu_card
+from firmtoken.runtime.kernels.tile_shapes import PAIR_TILES, STEP_COLUMNS
 
 CARDS = (
     KernelCard(
@@ -65,13 +65,14 @@ CARDS = (
         rank=1,
         because="decodes weights once for a tile of an expert's rows, both halves keep their scale",
         builds="firmtoken.runtime.kernels.moe_gate_up.nvfp4_groups:gate_up_builds",
-        constants=TILE_SHAPES,
+        constants=PAIR_TILES,
         computed=(
             ("large_stages", "large_tile_stages"),
             ("quads", "quads"),
             ("num_experts", "num_experts"),
         ),
         workspace="operand_order",
+        limits=multiples(STEP_COLUMNS, ("hidden_size",), ("moe_intermediate_size",)),
     ),
     planned_gpu_card(
         op="moe_gate_up",

@@ -8,11 +8,7 @@ from collections.abc import Callable
 import torch
 from torch.nn.functional import silu
 
-from firmtoken.runtime.kernels.pair_slots import PADDED, sort_by_slot
-
-FEW_PAIRS = 32
-"""Up to here one product a pair costs less than sorting pairs by expert: 0.60 against 0.62 ms for 32, 1.04 against
-0.83 for 64 (runtime/kernels/NOTES.md). The results differ by rounding only."""
+from firmtoken.runtime.kernels.pair_slots import FEW_PAIRS, PADDED, sort_by_slot
 
 Matrix = Callable[[int], torch.Tensor]
 

@@ -147,7 +147,7 @@ def gate_up_builds(
     model = gate_up_constants(hidden_size, expert_width, num_experts_per_token)
     cut = TileShapes(**shapes)
     return (
-        *pair_tile_builds(pairs, num_experts),
+        *pair_tile_builds(pairs, num_experts, cut),
         order_build(launch.pointer("x"), launch.num_rows * hidden_size, quads=cut.quads),
         *(
             group_build(
@@ -159,7 +159,7 @@ def gate_up_builds(
                 tiles=most_pair_tiles(pairs, num_experts, rows),
             )
             for rows in SHAPES
-            if rows <= pair_tile_rows(pairs, num_experts)
+            if rows <= pair_tile_rows(pairs, num_experts, cut)
         ),
     )
 

@@ -180,21 +180,22 @@ def gate_up_builds(
 def gate_up_build(
     name: str, activation: str, constants: dict[str, int | bool], grid: tuple[int, int]
 ) -> Build:
-    """One form; `activation` is the type of a pointer to x and to a."""
+    """One form; `activation` is the type of a pointer to x and to a, and of others that are not read."""
+    fp32 = "*fp32" if constants["SHARED"] else activation
     return Build(
         name=name,
         function=gate_up_pairs,
         arguments={
             "x_ptr": activation,
-            "slots_ptr": "*i32",
+            "slots_ptr": "*i32" if constants["PAIRS"] else "*u8",
             "arena_ptr": "*u8",
             "a_ptr": activation,
             "shared_codes_ptr": "*u8",
             "shared_scale_ptr": "*u8",
-            "shared_globals_ptr": "*fp32",
+            "shared_globals_ptr": fp32,
             "shared_gate_ptr": activation,
             "shared_a_ptr": activation,
-            "share_ptr": "*fp32",
+            "share_ptr": fp32,
             "first": "i32",
         },
         constants=constants,

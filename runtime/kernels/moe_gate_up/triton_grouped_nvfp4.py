@@ -36,7 +36,7 @@ def moe_gate_up(
     assert a.is_contiguous() and expert_width % ORDERED_COLUMNS == 0
     ordered = in_operand_order(x, workspace, quads=cut.quads)
     rest = workspace[x.numel() * x.element_size() :]
-    found = find_tiles(ids, map, experts.first, num_experts, rest)
+    found = find_tiles(ids, map, experts.first, num_experts, rest, cut)
     constants = cut.constants(found.rows)
     gate_up_groups[-(-2 * expert_width // constants["OUTPUTS"]), found.most](
         ordered,

@@ -26,5 +26,7 @@ CARDS = (
         formats=("bf16", "fp32"),
         rank=1,
         because="one block, on the device",
+        builds="firmtoken.runtime.kernels.resolve.layer_slots:resolve_builds",
+        constants=(("warps", 4),),
     ),
 )

@@ -2,6 +2,8 @@
 
 import torch
 
+from firmtoken.compiler.tensor_bytes import align_up
+from firmtoken.compiler.workspaces import ARRAY_ALIGN
 from firmtoken.runtime.kernels.device_rows import DeviceRows
 from firmtoken.runtime.kernels.early_start import launch_options
 from firmtoken.runtime.kernels.route.top_k import route_rows
@@ -21,7 +23,7 @@ def route(
 ) -> None:
     """ids[T,k] int32 and wts[T,k] fp32 of the best experts; h and router bf16 or fp32.
 
-    `workspace`: bytes of at least T (E + 1) numbers of 4; the first T are 0 between launches.
+    `workspace`: whole 16 bytes, at least T (E + 1) numbers of 4; the first T are 0 between launches.
     """
     launch_route(
         batch,
@@ -55,8 +57,9 @@ def launch_route(
     num_experts = router.shape[0]
     arrived = workspace.view(torch.int32)
     # From the end, so that batches of every size find their arrivals at the same place.
-    logits = workspace.view(torch.float32)[-num_rows * num_experts :]
-    assert arrived.numel() >= num_rows * (num_experts + 1)
+    words = align_up(num_rows * num_experts * 4, ARRAY_ALIGN) // 4
+    logits = workspace.view(torch.float32)[-words:]
+    assert arrived.numel() >= words + num_rows
     assert h.is_contiguous() and router.is_contiguous() and chosen <= num_experts
     route_rows[-(-num_experts // experts_at_once), num_rows](
         h,

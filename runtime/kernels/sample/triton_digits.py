@@ -5,6 +5,8 @@ from dataclasses import dataclass
 import torch
 import triton
 
+from firmtoken.compiler.tensor_bytes import align_up
+from firmtoken.compiler.workspaces import ARRAY_ALIGN
 from firmtoken.runtime.kernels.device_rows import DeviceRows
 from firmtoken.runtime.kernels.early_start import launch_options
 from firmtoken.runtime.kernels.sample.digits import DIGITS, find_peaks, keep, narrow, pick
@@ -26,16 +28,17 @@ class SampleWorkspace:
 
 
 def cut_workspace(workspace: torch.Tensor, num_rows: int, num_chunks: int) -> SampleWorkspace:
-    """Its tensors, one after the other, in bytes that begin at a multiple of 8."""
+    """Its tensors, one after the other, in bytes that begin at a multiple of 16."""
     numbers = workspace.view(torch.int64)
     sums, marks = 2 * num_rows * num_chunks * 16, 2 * num_rows * 4
     rest = numbers[sums + marks :].view(torch.int32)
     part = num_rows * num_chunks
+    ids = align_up(part * 4, ARRAY_ALIGN) // 4
     return SampleWorkspace(
         sums=numbers[:sums].view(2, num_rows, num_chunks, 16),
         marks=numbers[sums : sums + marks].view(2, num_rows, 4),
         peaks=rest[:part].view(torch.float32).view(num_rows, num_chunks),
-        ids=rest[part : 2 * part].view(num_rows, num_chunks),
+        ids=rest[ids : ids + part].view(num_rows, num_chunks),
     )
 
 

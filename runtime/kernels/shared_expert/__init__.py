@@ -4,8 +4,8 @@ s[T,H] = sigmoid(h gate[1,H]^T) * down[H,I] (silu(gate rows of gate_up) * (up ro
 first.
 """
 
-from firmtoken.compiler.cards import KernelCard, gpu_card, planned_gpu_card
-from firmtoken.runtime.kernels.tile_shapes import TILE_SHAPES
+from firmtoken.compiler.cards import KernelCard, gpu_card, multiples, planned_gpu_card
+from firmtoken.runtime.kernels.tile_shapes import ROW_TILES, STEP_COLUMNS
 
 CARDS = (
     KernelCard(
@@ -49,9 +49,10 @@ CARDS = (
         rank=1,
         because="decodes weights once for a tile of rows",
         builds="firmtoken.runtime.kernels.shared_expert.nvfp4_many:shared_expert_builds",
-        constants=TILE_SHAPES,
+        constants=ROW_TILES,
         computed=(("large_stages", "large_tile_stages"), ("quads", "quads")),
         workspace="operand_order",
+        limits=multiples(STEP_COLUMNS, ("hidden_size",), ("shared_intermediate_size",)),
     ),
     planned_gpu_card(
         op="shared_expert",

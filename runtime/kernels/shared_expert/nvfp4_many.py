@@ -15,7 +15,7 @@ from firmtoken.runtime.kernels.builds import Build, Launch
 from firmtoken.runtime.kernels.linear.nvfp4_many import product_builds
 from firmtoken.runtime.kernels.moe_gate_up.nvfp4_groups import gate_up_tile
 from firmtoken.runtime.kernels.nvfp4_operand import STEP, column_at, order_build
-from firmtoken.runtime.kernels.tile_shapes import SHAPES, TileShapes, launch_tile_rows
+from firmtoken.runtime.kernels.tile_shapes import SHAPES, TileShapes
 
 
 # Integers are not specialised: what is compiled depends on the constants alone, and is known before any launch.
@@ -89,7 +89,7 @@ def shared_expert_builds(launch: Launch, **shapes: int) -> tuple[Build, ...]:
 def _gate_up_builds(launch: Launch, cut: TileShapes) -> Iterator[Build]:
     pointer, width = launch.pointer("h"), launch.columns("down")
     for rows in SHAPES:
-        if rows <= launch_tile_rows(launch.num_rows):
+        if rows <= cut.tile_rows(launch.num_rows):
             constants = cut.constants(rows)
             yield Build(
                 name=f"gate_up, tiles of {rows} rows",

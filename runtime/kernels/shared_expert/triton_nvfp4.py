@@ -27,12 +27,12 @@ def shared_expert(
 ) -> None:
     """s[T,H] = sigmoid(gate h) * down(silu(gate rows h) * (up rows h)).
 
-    `workspace`: bytes; of T rows of I numbers as in h, from the end of T fp32.
+    `workspace`: bytes; of T rows of I numbers as in h, then of T fp32.
     """
     num_rows, width = h.shape[0], gate_up.packed.shape[0] // 2
-    share = workspace[-4 * num_rows :].view(torch.float32)
-    a = workspace.view(h.dtype)[: num_rows * width].view(num_rows, width)
-    assert workspace.numel() >= num_rows * (width * h.element_size() + 4)
+    end = num_rows * width * h.element_size()
+    a = workspace[:end].view(h.dtype).view(num_rows, width)
+    share = workspace[end : end + 4 * num_rows].view(torch.float32)
     # There is no pair, so nothing is read from an arena; pointers must still be given.
     arena = gate_up.packed
     launch_gate_up(

@@ -8,7 +8,7 @@ from firmtoken.runtime.kernels.linear.triton_nvfp4_tiles import launch_many
 from firmtoken.runtime.kernels.matrices import PackedMatrix
 from firmtoken.runtime.kernels.nvfp4_operand import ORDERED_COLUMNS
 from firmtoken.runtime.kernels.shared_expert.nvfp4_many import gate_up_grid, gate_up_many
-from firmtoken.runtime.kernels.tile_shapes import TileShapes, launch_tile_rows
+from firmtoken.runtime.kernels.tile_shapes import TileShapes
 
 
 def shared_expert(
@@ -24,17 +24,17 @@ def shared_expert(
 ) -> None:
     """s[T,H] = sigmoid(gate h) * down(silu(gate rows h) * (up rows h)); h, gate and s bf16, contiguous.
 
-    `workspace`: bytes; T rows of H and of I numbers as in h, and T fp32 at its end. `shapes`: the fields of
-    `TileShapes`.
+    `workspace`: bytes; T rows of H and of I numbers as in h, then T fp32. `shapes`: the fields of `TileShapes`.
     """
     cut = TileShapes(**shapes)
     (num_rows, hidden_size), width = h.shape, gate_up.packed.shape[0] // 2
     assert width % ORDERED_COLUMNS == 0
     assert workspace.numel() >= num_rows * ((hidden_size + width) * h.element_size() + 4)
     ordered = in_operand_order(h, workspace, quads=cut.quads)
-    share = workspace[-4 * num_rows :].view(torch.float32)
-    a = workspace.view(h.dtype)[h.numel() : h.numel() + num_rows * width].view(num_rows, width)
-    rows = launch_tile_rows(num_rows)
+    begin, end = (count * h.element_size() for count in (h.numel(), h.numel() + num_rows * width))
+    a = workspace[begin:end].view(h.dtype).view(num_rows, width)
+    share = workspace[end : end + 4 * num_rows].view(torch.float32)
+    rows = cut.tile_rows(num_rows)
     constants = cut.constants(rows)
     gate_up_many[gate_up_grid(num_rows, width, rows, constants["OUTPUTS"])](
         ordered,

@@ -10,7 +10,8 @@ from firmtoken.runtime.bench.rows import row
 from firmtoken.runtime.cli.bench import Wish, bench, server, show, watch_memory
 from firmtoken.runtime.cli.compiled import compile_argument
 from firmtoken.runtime.cli.failure import Failure
-from firmtoken.runtime.cli.this_gpu import GIB, FoundGpu
+from firmtoken.runtime.cli.this_gpu import GIB
+from firmtoken.runtime.memory.gpus import FoundGpu
 
 
 def test_a_context_that_the_requests_do_not_fit_in_is_refused() -> None:
@@ -56,6 +57,7 @@ def gpus(free: list[int]) -> tuple[FoundGpu, ...]:
             name="NVIDIA H200",
             uuid=f"GPU-{index}",
             capability="9.0",
+            driver="580.159.04",
             total=139 * GIB,
             free=bytes_free,
             holders=(),

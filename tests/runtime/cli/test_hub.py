@@ -90,6 +90,29 @@ def test_a_checkpoint_that_is_not_here_is_planned_from_its_small_files_and_heade
     assert server.bytes_sent(SHARD) < 200_000
 
 
+@pytest.mark.parametrize(
+    "override",
+    [
+        "model.source.revision=other",
+        "model.source.hub=other/moe",
+        "model.source={hub: tiny/moe, revision: other}",
+        "model.source={synthetic: {seed: 0}}",
+        "model=ft:models/tiny-moe",
+    ],
+)
+def test_a_set_of_another_source_than_the_model_asked_for_is_refused(
+    server: HubServer, override: str
+) -> None:
+    failure = refused(lambda: planned("tiny-cpu", override))
+    assert failure.exit_code == 2
+    assert failure.text.startswith(f"`--model` is commit {COMMIT} of `tiny/moe`, and `--set` makes")
+    assert failure.hint == "leave out that `--set`: `--model hub:ORG/NAME@REVISION` names both"
+
+
+def test_a_set_of_the_very_source_is_obeyed(server: HubServer) -> None:
+    assert planned("tiny-cpu", f"model.source.revision={COMMIT}") == 0
+
+
 def test_the_plan_is_that_of_the_same_files_in_a_folder(
     server: HubServer, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -98,7 +98,7 @@ def test_a_default_file_that_cannot_be_written_is_said_as_well(
     path.mkdir(parents=True)
     assert opened("auto", {"XDG_STATE_HOME": str(tmp_path)}) is None
     said = capsys.readouterr().err
-    assert f"the log: cannot write `{path}`: it is no regular file\n" in said
+    assert f"the log: cannot write `{path}`: it is a directory, no regular file\n" in said
 
 
 def test_a_user_without_a_home_is_told(
@@ -127,7 +127,12 @@ def test_a_path_that_was_asked_for_and_cannot_be_written_is_refused(
     with pytest.raises(Failure) as failure:
         opened(str(path), {})
     assert failure.value.exit_code == 1
-    reason = "No such file or directory" if kind == "missing folder" else "it is no regular file"
+    reason = {
+        "missing folder": "No such file or directory",
+        "folder": "it is a directory, no regular file",
+        "fifo": "it is a FIFO, no regular file",
+        "device": "it is a device, no regular file",
+    }[kind]
     assert failure.value.text == f"`server.log_file`: cannot write `{path}`: {reason}"
 
 

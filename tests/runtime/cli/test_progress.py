@@ -2,7 +2,7 @@
 
 import pytest
 
-from firmtoken.runtime.cli.progress import ByteProgress, gigabytes, remaining
+from firmtoken.runtime.cli.progress import ByteProgress, CountProgress, gigabytes, remaining
 
 
 class Clock:
@@ -68,3 +68,24 @@ def test_time_left_in_words(seconds: float, text: str) -> None:
 )
 def test_sizes_in_decimal_units(size: int, text: str) -> None:
     assert gigabytes(size) == text
+
+
+@pytest.mark.parametrize(
+    ("on_terminal", "said"),
+    [
+        (False, "compiling kernel 1 of 2: embed triton\ncompiling kernel 2 of 2: head triton\n"),
+        (
+            True,
+            "\r\033[Kcompiling kernel 1 of 2: embed triton"
+            "\r\033[Kcompiling kernel 2 of 2: head triton\r\033[K",
+        ),
+    ],
+)
+def test_each_of_several_things_is_named_when_it_begins(
+    capsys: pytest.CaptureFixture[str], on_terminal: bool, said: str
+) -> None:
+    progress = CountProgress("compiling kernel", total=2, on_terminal=on_terminal)
+    for name in ("embed triton", "head triton"):
+        progress.begin(name)
+    progress.end()
+    assert capsys.readouterr().err == said

@@ -156,6 +156,13 @@ def test_a_busy_port_is_said_before_the_engine_starts(start: Start) -> None:
     ]
 
 
+def test_a_host_of_another_machine_is_said_with_one_that_is_here(start: Start) -> None:
+    process = start({}, "tiny-cpu", "--host", "192.0.2.1", "--port", "0")
+    assert process.exit_code() == 1
+    assert process.errors[0] == "cannot listen on `192.0.2.1:0`: Cannot assign requested address\n"
+    assert process.errors[1].startswith("  hint: for example `--host 127.0.0.1`")
+
+
 def test_a_host_that_is_none_is_said(start: Start) -> None:
     process = start({}, "tiny-cpu", "--host", "x" * 100)
     assert process.exit_code() == 1
@@ -171,11 +178,15 @@ def test_a_gpu_profile_here_shows_its_context_and_what_is_missing(start: Start) 
     assert process.errors[1].startswith("  hint: run it where that GPU is and its driver is loaded")
 
 
-def test_a_plan_that_no_machine_can_run_yet_names_what_is_missing(start: Start) -> None:
+def test_a_plan_that_no_machine_can_run_yet_names_what_is_missing_and_nothing_else(
+    start: Start,
+) -> None:
     process = start({}, "4090-minimax")
     assert process.exit_code() == 3
+    assert process.output == []
+    assert len(process.errors) == 2
     assert (
-        "cannot run yet: no kernel is written for `admit`, `fetch`, `resolve`" in process.errors[0]
+        "cannot run yet: nothing launches `admit`, `fetch`, `resolve`" in process.errors[0]
     )
     assert process.errors[1].startswith("  hint: this version runs GPU plans whose experts are all")
 

@@ -10,16 +10,8 @@ import pytest
 
 from firmtoken.compiler.plan import Plan
 from firmtoken.runtime.cli.compiled import compile_argument
-from firmtoken.runtime.cli.this_gpu import (
-    PACKAGE,
-    VISIBLE,
-    FoundGpu,
-    NoNvml,
-    choose_gpu,
-    differences,
-    engine_environment,
-    find_gpus,
-)
+from firmtoken.runtime.cli.this_gpu import VISIBLE, choose_gpu, differences, engine_environment
+from firmtoken.runtime.memory.gpus import PACKAGE, FoundGpu, NoNvml, find_gpus
 
 GIB = 2**30
 Install = Callable[..., None]
@@ -34,7 +26,10 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Install:
     """`install(free, ...)`: a driver with one GPU for each number of free bytes."""
 
     def make(
-        *free: int, init: Exception | None = None, capability: tuple[int, int] = (9, 0)
+        *free: int,
+        init: Exception | None = None,
+        capability: tuple[int, int] = (9, 0),
+        driver: str = "580.159.04",
     ) -> None:
         def start() -> None:
             if init is not None:
@@ -46,6 +41,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Install:
             NVMLError=NvmlError,
             nvmlInit=start,
             nvmlShutdown=lambda: None,
+            nvmlSystemGetDriverVersion=lambda: driver,
             nvmlDeviceGetCount=lambda: len(free),
             nvmlDeviceGetHandleByIndex=lambda index: index,
             nvmlDeviceGetMemoryInfo=lambda index: SimpleNamespace(
@@ -94,6 +90,25 @@ def test_another_capability_is_said_with_both(install: Install, plan: Plan) -> N
     [(message, hint)] = told(plan, choose_gpu(find_gpus(), "0"))
     assert "compute capability 8.9" in message and "made for 9.0" in message
     assert "--set hardware.gpu.compute_capability=8.9" in hint
+
+
+def test_a_driver_too_old_for_the_plan_is_said_before_anything_is_downloaded(
+    install: Install, plan: Plan
+) -> None:
+    install(139 * GIB, driver="550.54.14")
+    [(message, hint)] = told(plan, choose_gpu(find_gpus(), "auto"))
+    assert message.startswith("the NVIDIA driver here is 550.54.14; H-83 (CUDA from 13.0, ")
+    assert hint.startswith("install a driver of 580 or later; ")
+    for young in ("580.65.06", "591.86"):
+        install(139 * GIB, driver=young)
+        assert told(plan, choose_gpu(find_gpus(), "auto")) == []
+
+
+def test_a_profile_that_names_no_cuda_runs_with_any_driver(install: Install, plan: Plan) -> None:
+    install(139 * GIB, driver="550.54.14")
+    software = {"cuda": None, "driver": None}
+    unknown = replace(plan, hardware={**plan.hardware, "software": software})
+    assert told(unknown, choose_gpu(find_gpus(), "auto")) == []
 
 
 def test_the_device_is_chosen_as_the_plan_says(install: Install) -> None:

@@ -30,7 +30,13 @@ SETTINGS = {
 
 
 def simulate(
-    name: str, seed: int, num_requests: int, check_every: int, fail: float = 0.0
+    name: str,
+    seed: int,
+    num_requests: int,
+    check_every: int,
+    fail: float = 0.0,
+    *,
+    ahead: bool = False,
 ) -> Simulation:
     """One of the settings, from an empty engine to an empty engine."""
     simulation = Simulation(
@@ -40,6 +46,7 @@ def simulate(
         abort=0.02,
         fail=fail,
         arrive_at_yields=0.1,
+        ahead=ahead,
     )
     simulation.run(num_requests)
     assert simulation.seen["refused"] == 0

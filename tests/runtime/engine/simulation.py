@@ -15,7 +15,7 @@ from firmtoken.runtime.engine.invariants import check_invariants
 from firmtoken.runtime.engine.limits import Limits
 from firmtoken.runtime.engine.messages import Add, Admitted, Done, Preempted, Sampling, Tokens, Up
 from firmtoken.runtime.engine.scheduler import Scheduler
-from firmtoken.runtime.engine.sequence import Sequence
+from firmtoken.runtime.engine.sequence import Phase, Sequence
 from firmtoken.runtime.engine.work import Decode, Span
 
 GREEDY = Sampling(temperature=0.0, top_p=1.0, top_k=0, min_p=0.0, seed=0)
@@ -61,6 +61,8 @@ class Simulation:
     fail: float = 0.0
     """How likely a step fails, a token has no finite logits, or a state cannot be parked."""
     arrive_at_yields: float = 0.0
+    ahead: bool = False
+    """Steps are launched before the tokens of the last one are read; the device does one after the other."""
     stop_token_ids: tuple[int, ...] = (STOP,)
     make_scheduler: type[Scheduler] = Scheduler
     device: TextDevice = field(init=False)
@@ -74,6 +76,8 @@ class Simulation:
     units: int = 0
     decoding: tuple[Sequence, ...] = ()
     """Whose decode step has not gone through yet."""
+    launched: tuple[Decode, list[int]] | None = None
+    """The next step and what it draws, if it was launched ahead."""
     not_parked: bool = False
     work: int = 0
     """Steps that all that are here can take."""
@@ -89,6 +93,11 @@ class Simulation:
         self.scheduler = self.make_scheduler(self.limits, self.park)
         length = self.limits.effective_context
         self.texts = [[self.random.randrange(VOCAB) for _ in range(length)] for _ in range(4)]
+
+    @property
+    def idle(self) -> bool:
+        """As `Engine.idle`."""
+        return self.scheduler.idle and self.launched is None
 
     def add(self, prompt: list[int], max_output: int) -> int:
         """A request comes."""
@@ -144,7 +153,7 @@ class Simulation:
         """As `Engine.step`."""
         self.steps += 1
         preempted = self.scheduler.preemptions
-        work = self.scheduler.schedule()
+        work = self.scheduler.schedule() if self.launched is None else self.launched[0]
         self.read(self.scheduler.collect())
         if self.not_parked:  # of those that gave way: what was scheduled has not begun
             self.scheduler.abandon_span()
@@ -154,7 +163,7 @@ class Simulation:
         if work is None:
             # The only decoding sequence may have given way to one that prefills: the next step is a span.
             gave_way = self.scheduler.preemptions > preempted
-            assert gave_way or self.scheduler.idle, "nothing is computed, and somebody waits"
+            assert gave_way or self.idle, "nothing is computed, and somebody waits"
         self.read(self.scheduler.collect())
         if self.steps % self.check_every == 0:
             check_invariants(self.scheduler)
@@ -177,7 +186,10 @@ class Simulation:
             self.scheduler.abandon_span()
             self.end(())
         except StepFailed:
-            self.end((*self.scheduler.abandon_span(), *self.decoding))
+            launched = () if self.launched is None else self.launched[0].sequences
+            lost = (*self.scheduler.abandon_span(), *self.decoding, *launched)
+            self.launched = None
+            self.end(tuple(one for one in lost if one.phase is not Phase.ENDED))
 
     def run_span(self, span: Span) -> None:
         """Yields first and computes at the end: whatever is overwritten in between shows."""
@@ -220,16 +232,31 @@ class Simulation:
         self.units = 0
         assert len(decode.sequences) <= decode.size
         assert decode.size in self.limits.graph_batch_sizes
-        self.decoding = decode.sequences
-        self.maybe_fail(FailedBefore)
-        self.maybe_fail(StepFailed)
+        (_, drawn_now), self.launched = self.launched or self.launch(decode, []), None
+        if self.ahead and self.scheduler.open_span is None:
+            following = self.scheduler.following(decode)
+            self.launched = following and self.launch(following, drawn_now)
         self.decoding = ()
-        tokens = {}
-        for sequence in decode.sequences:
-            marks = self.requests[sequence.request_id].marks
-            tokens[sequence.request_id] = drawn(self.device.decode(sequence, marks))
-        kept = tuple(sequence for sequence in decode.sequences if not self.maybe_end(sequence))
+        ids = (sequence.request_id for sequence in decode.sequences)
+        tokens = dict(zip(ids, drawn_now, strict=True))
+        here = [one for one in decode.sequences if one.phase is Phase.DECODE]
+        self.seen["row of one that ended"] += len(decode.sequences) - len(here)
+        kept = tuple(sequence for sequence in here if not self.maybe_end(sequence))
         self.scheduler.complete_decode(replace(decode, sequences=kept), tokens)
+
+    def launch(self, decode: Decode, before: list[int]) -> tuple[Decode, list[int]]:
+        """The step and what it draws; `before`: what nobody has seen yet of the step that it follows."""
+        self.decoding = decode.sequences
+        self.maybe_fail(FailedBefore if not decode.ahead else StepFailed)
+        self.maybe_fail(StepFailed)
+        tokens = []
+        for row, sequence in enumerate(decode.sequences):
+            marks = self.requests[sequence.request_id].marks
+            if decode.ahead:
+                self.seen["row ahead"] += 1
+                marks = [*marks, extended(marks[-1], before[row])]
+            tokens.append(drawn(self.device.decode(sequence, marks)))
+        return decode, tokens
 
     def fails(self) -> bool:
         """Draws nothing where nothing fails, so that outcomes there depend on less."""
@@ -344,7 +371,7 @@ class Simulation:
     def run(self, num_requests: int) -> None:
         """Requests come in bursts and in drops; then all of it ends, and everything is back."""
         rate, draw = 0.5, self.random.random
-        while self.num_added < num_requests or not self.scheduler.idle:
+        while self.num_added < num_requests or not self.idle:
             if draw() < 0.02:
                 rate = self.random.choice((0.05, 0.3, 0.9))
             while (

@@ -276,6 +276,32 @@ def test_an_engine_of_another_process_than_its_parent_leaves_before_torch() -> N
     assert done.stdout.split() == ["0", "False"]
 
 
+BEFORE_TORCH = f"""
+import importlib, os, socket, sys, types
+from firmtoken.runtime.engine import spawned
+from firmtoken.runtime.engine.messages import Start, frame
+def run(channel, first, position, taking):
+    for thread in taking:
+        thread.join()
+    print(os.fstat(first.segments["bank"]).st_blocks * 512, "torch" in sys.modules)
+    return 7
+importlib.import_module = lambda name: types.SimpleNamespace(run=run)
+files = [os.memfd_create(name) for name in ("position", "stacks", "bank")]
+for file in files:
+    os.ftruncate(file, {POSITION_BYTES} if file != files[2] else 1 << 20)
+ours, theirs = socket.socketpair()
+ours.sendall(frame(Start(plan=b"", segments={{"bank": files[2]}}, threads=1)))
+sys.argv[1:] = map(str, (theirs.detach(), *files[:2], os.getppid()))
+spawned.main()
+"""
+
+
+def test_pages_are_taken_before_torch_is_imported_and_the_engines_code_is_the_process() -> None:
+    done = subprocess.run([sys.executable, "-c", BEFORE_TORCH], capture_output=True, text=True)
+    assert done.stdout.split() == [str(2**20), "False"], done.stderr
+    assert done.returncode == 7
+
+
 def test_messages_that_were_kept_arrive_in_order_with_the_next() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:

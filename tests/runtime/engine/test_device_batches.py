@@ -1,7 +1,7 @@
 """What a GPU's kernels read of a batch says the same as the batch of the CPU's kernels, whatever was there before."""
 
 import random
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 import torch
 
+from firmtoken.compiler.batch_layout import batch_layouts
 from firmtoken.compiler.pipeline import compile_profile
 from firmtoken.compiler.plan import Plan
+from firmtoken.compiler.program import Value
 from firmtoken.runtime.engine.batches import SPAN, BatchBuilder, cut_rows
 from firmtoken.runtime.engine.device_batches import DeviceBatches
 from firmtoken.runtime.engine.messages import Sampling
@@ -19,10 +21,12 @@ from firmtoken.runtime.engine.work import Decode, Piece, Span
 from firmtoken.runtime.kernels import CARDS
 from firmtoken.runtime.kernels.batch import Batch
 from firmtoken.runtime.kernels.device_rows import DeviceRows
+from firmtoken.runtime.kernels.sample.no_token import NO_TOKEN
 from firmtoken.schema.load import load_profile
 
 PROFILE = Path(__file__).parents[2] / "device" / "tiny-cuda.yaml"
 PAGE = 64
+DRAWN_TOKENS = [4095, 0, 77, 5]
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +41,7 @@ def plan() -> Plan:
 def builders(plan: Plan) -> tuple[BatchBuilder, DeviceBatches]:
     names = ("decode.batch", "span.batch")
     places = {name: torch.full((2**20,), 0xAB, dtype=torch.uint8) for name in names}
+    places["decode.tokens"] = torch.tensor(DRAWN_TOKENS)
     views: Any = SimpleNamespace(tensor=lambda value: places[str(value)])
     return BatchBuilder(PAGE, hybrid=True), DeviceBatches(plan, views)
 
@@ -101,6 +106,42 @@ def test_a_decode_step_has_a_row_for_each_sequence(
                 assert found == pytest.approx(getattr(draw, name))
 
 
+@pytest.mark.parametrize("count", [1, 4])
+def test_a_step_ahead_is_what_the_step_would_be_with_the_tokens_that_are_still_on_the_device(
+    builders: tuple[BatchBuilder, DeviceBatches], count: int
+) -> None:
+    _, device = builders
+    sequences = tuple(make_sequence(n, 40 * (n + 1), 40 * (n + 1) - 1) for n in range(count))
+    device.decode(Decode(sequences=sequences, size=4))
+    fields = [*DeviceRows.__annotations__]
+    ahead = snapshot(device.decode(Decode(sequences=sequences, size=4, ahead=True)), fields)
+    for sequence, token in zip(sequences, DRAWN_TOKENS, strict=False):
+        sequence.token_ids.append(token)
+        sequence.computed += 1
+    assert ahead == snapshot(device.decode(Decode(sequences=sequences, size=4)), fields)
+
+
+def test_a_step_ahead_of_a_token_that_could_not_be_drawn_reads_some_token(
+    builders: tuple[BatchBuilder, DeviceBatches],
+) -> None:
+    _, device = builders
+    sequences = (make_sequence(1, 40, 39), make_sequence(2, 40, 39))
+    device._views.tensor(Value("decode.tokens"))[0] = NO_TOKEN
+    rows = device.decode(Decode(sequences=sequences, size=2, ahead=True))
+    assert rows.token_ids.tolist() == [0, DRAWN_TOKENS[1]]
+
+
+def snapshot(rows: DeviceRows, fields: list[str]) -> dict[str, object]:
+    """All numbers of a batch, and of what is drawn."""
+    found: dict[str, object] = {}
+    for name in fields:
+        value = getattr(rows, name)
+        found[name] = value.tolist() if isinstance(value, torch.Tensor) else None
+    for name in DRAWN:
+        found[name] = getattr(rows.draws, name).tolist()
+    return found
+
+
 DRAWN = ("temperature", "top_p", "top_k", "min_p", "seed", "position")
 
 
@@ -137,6 +178,42 @@ def test_a_span_of_several_pieces_is_cut_into_tiles_and_chunk(
     assert whole.restores is not None
     restored = [tuple(move) for move in whole.restores.tolist()]
     assert [move for move in restored if move[1] >= 0] == list(plain_whole.moves)
+
+
+def test_whatever_a_launch_is_given_begins_at_a_multiple_of_16_bytes() -> None:
+    """Whichever tile it is and whichever sequence is its first, however many there are and however long tables are."""
+    for count in range(1, 8):
+        lengths = [30, 130, 65, 1, 64, 200, 22][:count]
+        sequences = [make_sequence(n, length, 0) for n, length in enumerate(lengths)]
+        pieces = tuple(
+            Piece(sequence=one, start=0, end=len(one.token_ids), final=True, boundary=0)
+            for one in sequences
+        )
+        layouts = batch_layouts(
+            rows=512, tile=64, sequences=count, positions=4096 + 64 * count, page_size=PAGE
+        )
+        schedule = SimpleNamespace(moe_chunk=512, mixer_tile=64, max_num_seqs=count)
+        plan: Any = SimpleNamespace(
+            schedule=schedule,
+            kv_cache=SimpleNamespace(page_size=PAGE),
+            model=SimpleNamespace(
+                geometry={"max_position_embeddings": 4096 + 64 * count}, layer_kinds=("linear",)
+            ),
+        )
+        places = [torch.zeros(layout.bytes, dtype=torch.uint8) for layout in layouts]
+        views: Any = SimpleNamespace(
+            tensor=lambda value, places=places: places[str(value) == "span.batch"]
+        )
+        batches = DeviceBatches(plan, views).span(
+            Span(program="prefill", pieces=pieces),
+            cut_rows(sum(lengths), count, chunk=512, tile=64),
+        )
+        for key, rows in batches.items():
+            assert isinstance(rows, DeviceRows)
+            for field in fields(DeviceRows):
+                value = getattr(rows, field.name)
+                if isinstance(value, torch.Tensor):
+                    assert value.data_ptr() % 16 == 0, (count, key, field.name)
 
 
 def test_a_prompt_is_padded_to_the_rows_of_a_graph_and_reads_the_same_places(

@@ -217,6 +217,32 @@ def test_tokens_of_a_step_are_delivered_before_the_next_and_a_batch_is_announced
     ]
 
 
+def test_no_token_waits_until_states_are_copied_for_later_requests(
+    start, prompt: Prompt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = start("tiny-cpu-resident")
+    run = bench.interpreter.run
+    untold: list[int] = []
+
+    def noted(name: str, *arguments: object) -> None:
+        if name == "park":
+            told = bench.messages[: bench.deliveries[-1]]
+            untold.append(len(drawn) - sum(isinstance(message, Tokens) for message in told))
+        run(name, *arguments)
+
+    bring = bench.interpreter.bring
+    drawn: list[str] = []
+
+    def brought(program: str, count: int) -> Callable[[], list[int]]:
+        drawn.append(program)
+        return bring(program, count)
+
+    monkeypatch.setattr(bench.interpreter, "run", noted)
+    monkeypatch.setattr(bench.interpreter, "bring", brought)
+    bench.ask(prompt(100), 80)  # once behind the prompt, once at the end
+    assert untold == [0, 0]
+
+
 def test_tokens_inside_an_open_span_are_delivered_at_once(start, prompt: Prompt) -> None:
     def often(plan: Plan) -> Plan:
         return replace(plan, schedule=replace(plan.schedule, decode_every_units=2))

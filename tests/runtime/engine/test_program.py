@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,9 @@ from firmtoken.compiler.steps import map_bodies, map_steps
 from firmtoken.compiler.unroll import bind_all, unroll
 from firmtoken.runtime.engine.batches import Cut
 from firmtoken.runtime.engine.launches import Launch, NoKernel
+from firmtoken.runtime.engine.position import IDLE, RUNNING
 from firmtoken.runtime.engine.program import MAX_KEPT, Launched, LaunchFailed, Recent
+from firmtoken.runtime.engine.work import Decode
 
 Prompt = Callable[..., list[int]]
 
@@ -327,6 +330,33 @@ def test_a_buffer_with_a_unit_behind_its_first_entry_is_our_bug(start) -> None:
         bench.ask([1, 2], 2)
 
 
+def test_a_launch_is_bound_when_it_is_asked_for_and_only_once(
+    start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = start("tiny-cpu-resident")
+    cuts = []
+    cut = bench.interpreter.views.cut
+
+    def counted(*arguments: Any) -> Any:
+        cuts.append(arguments)
+        return cut(*arguments)
+
+    monkeypatch.setattr(bench.interpreter.views, "cut", counted)
+    bound = bench.interpreter.bind("prefill", Cut(chunks=((77,),), num_seqs=1))
+    assert not cuts, "nothing is bound before the first launch"
+    first = next(iter(bound))
+    assert len(cuts) == len(first.step.operands)
+    one, other = iter(bound), iter(bound)
+    turns = [(next(one), next(other)) for _ in range(5)]
+    assert turns[0][0] is first
+    assert all(mine is yours for mine, yours in turns), "whoever asks first binds for both"
+    whole = list(bound)
+    known = len(cuts)
+    assert len(whole) == len(bench.interpreter.unrolled("prefill", Cut(chunks=((1,),), num_seqs=1)))
+    assert [*one] == whole[5:] and [*bound] == whole
+    assert len(cuts) == known
+
+
 def test_only_a_launch_that_main_waits_for_at_once_may_run_on_its_thread(start) -> None:
     bench = start()
     brief = {}
@@ -339,3 +369,17 @@ def test_only_a_launch_that_main_waits_for_at_once_may_run_on_its_thread(start) 
         assert not any(item.brief for item in bound if isinstance(item, Launch) and item.on_main)
     assert all(brief["decode"])
     assert sum(brief["prefill"]) <= 1  # layer 0 has nothing to hide behind
+
+
+def test_a_run_that_nobody_reads_keeps_no_later_one_from_having_ended(start) -> None:
+    """As that of a known text at the start: from then on the engine seemed never to be idle."""
+    bench = start("tiny-cpu-resident")
+    interpreter = bench.interpreter
+    batches, cut = bench.engine._decode_batches(Decode(sequences=(), size=1))
+    for _ in range(2):
+        interpreter.run("decode", cut, batches)
+    tokens = interpreter.bring("decode", 1)
+    interpreter.position.words[interpreter._main_word] = RUNNING
+    tokens()
+    interpreter.settle("decode")
+    assert interpreter.position.words[interpreter._main_word] == IDLE

@@ -41,6 +41,7 @@ from firmtoken.runtime.kernels.operand_order import ORDERED
 from firmtoken.runtime.kernels.sample.philox import uniform
 from firmtoken.runtime.memory import arena
 from firmtoken.runtime.memory.arena import Arena
+from firmtoken.runtime.memory.device_memory import DeviceMemory
 from firmtoken.schema.load import load_profile
 
 CUDA = Path(__file__).parents[2] / "device" / "tiny-cuda.yaml"
@@ -288,6 +289,7 @@ def test_a_wrong_kernel_ends_the_start_of_an_engine(
     monkeypatch.setattr(
         engine_process, "Arena", lambda spaces, segments, _: Arena(spaces, segments)
     )
+    monkeypatch.setattr(engine_process, "open_device", lambda _: DeviceMemory())
     planted["embed"] = last_row("hid")
     ours, theirs = socket.socketpair()
     with ours, theirs, pytest.raises(KernelWrong) as refused:

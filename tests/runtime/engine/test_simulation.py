@@ -16,7 +16,7 @@ from tests.runtime.engine.tiny_limits import TINY
 from firmtoken.runtime.engine.invariants import InvariantBroken
 from firmtoken.runtime.engine.messages import FinishReason
 from firmtoken.runtime.engine.scheduler import Drawn, Scheduler
-from firmtoken.runtime.engine.sequence import Sequence
+from firmtoken.runtime.engine.sequence import Phase, Sequence
 from firmtoken.runtime.engine.work import Decode, Span
 from firmtoken.runtime.memory.shortage import Shortage
 
@@ -52,6 +52,19 @@ def test_steps_that_fail_end_who_was_in_them_and_nobody_reads_what_they_left(nam
     expected = ["error", "StepFailed", "FailedBefore", "not finite", "stop", "length"]
     if done.limits.snapshot_slots:
         expected.append("not parked")
+    assert [what for what in expected if not done.seen[what]] == [], "a case that was never met"
+
+
+@pytest.mark.parametrize("fail", [0.0, 0.01])
+@pytest.mark.parametrize("name", SETTINGS)
+def test_steps_that_run_ahead_of_their_tokens_change_no_text_and_keep_nothing_of_who_has_ended(
+    name: str, fail: float
+) -> None:
+    done = simulate(name, 8, 600, check_every=1, fail=fail, ahead=True)
+    expected = ["stop", "length", "abort decode", "decode at a yield", "row of one that ended"]
+    expected += ["row ahead"] + ["not finite", "StepFailed"] * (fail > 0)
+    if done.limits.caching and (done.limits.snapshot_slots or not done.limits.hybrid):
+        expected.append("hit")
     assert [what for what in expected if not done.seen[what]] == [], "a case that was never met"
 
 
@@ -213,6 +226,26 @@ class OffersWhatItHasRetired(Scheduler):
         return super().schedule()
 
 
+class RenewsShadowsAhead(Scheduler):
+    """Who ends has a newer state in its shadow than it knows of."""
+
+    def following(self, decode: Decode) -> Decode | None:
+        limits, self.limits = self.limits, replace(self.limits, hybrid=False)
+        try:
+            return super().following(decode)
+        finally:
+            self.limits = limits
+
+
+class RunsAheadOfPrompts(Scheduler):
+    """Streams that run on keep a prompt waiting."""
+
+    def following(self, decode: Decode) -> Decode | None:
+        alive = all(sequence.phase is Phase.DECODE for sequence in decode.sequences)
+        return replace(decode, ahead=True) if alive else None
+
+
+BROKEN_AHEAD = [RenewsShadowsAhead, RunsAheadOfPrompts]
 BROKEN = [
     LosesThePreempted,
     KeepsStatesOfTheAborted,
@@ -229,6 +262,17 @@ BROKEN = [
     TrustsWhatAFailedStepLeft,
     OffersWhatItHasRetired,
 ]
+
+
+@pytest.mark.parametrize("broken", BROKEN_AHEAD)
+def test_the_simulation_catches_a_scheduler_that_runs_ahead_where_it_must_not(
+    broken: type[Scheduler],
+) -> None:
+    simulation = Simulation(
+        TINY, random.Random(6), check_every=16, abort=0.1, ahead=True, make_scheduler=broken
+    )
+    with pytest.raises((AssertionError, InvariantBroken, Shortage, KeyError, IndexError)):
+        simulation.run(3_000)
 
 
 @pytest.mark.parametrize("broken", BROKEN)

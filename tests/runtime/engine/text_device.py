@@ -61,8 +61,8 @@ class TextDevice:
         return marks[piece.end]
 
     def decode(self, sequence: Sequence, marks: list[int]) -> int:
-        """The same for one token; its KV goes into its last page."""
-        start, page_size = sequence.computed, self.limits.page_size
+        """The same for one token, the text's last; its KV goes into its last page."""
+        start, page_size = len(marks) - 2, self.limits.page_size
         self.check(sequence, start, marks)
         self.pages[sequence.pages[start // page_size]] = marks[start + 1]
         if self.limits.hybrid:

@@ -321,7 +321,7 @@ def check_sample() -> None:
     wanted, found = (torch.full((num_rows,), -7) for _ in range(2))
     reference_sample(replace(batch, draws=draws), logits=logits, tokens=wanted)
     chunks = -(-width // chunk)
-    workspace = torch.full((num_rows * (chunks * 33 + 8),), -(10**15))
+    workspace = torch.full((num_rows * (chunks * 33 + 8) + 2,), -(10**15))
     sample(
         replace(rows, draws=device_draws(draws)),
         logits=logits,

@@ -16,7 +16,7 @@ import torch
 from interpreted_mixer import close
 
 from firmtoken.runtime.kernels.attention.reference import attention as reference_attention
-from firmtoken.runtime.kernels.attention.triton_prefill import attention
+from firmtoken.runtime.kernels.attention.triton_prefill import attention, attention_fp8
 from firmtoken.runtime.kernels.batch import Batch, Segment
 from firmtoken.runtime.kernels.copy.triton_pairs import copy
 from firmtoken.runtime.kernels.device_rows import DeviceRows
@@ -169,14 +169,18 @@ def check_gdn() -> None:
 
 
 def check_attention() -> None:
-    """Prefixes and none, groups that fill a tile and not, gates, pages below and above a block, fp8."""
-    for page_size, block, coded, fp8_units, heads in (
-        (16, 32, False, False, (6, 2)),
-        (64, 16, False, False, (8, 2)),
-        (16, 32, True, False, (8, 2)),
-        (64, 32, True, True, (6, 2)),
+    """Prefixes and none, groups that fill a tile and not, gates, pages below and above a block, fp8.
+
+    Wide pages for no sequence, for some, for all of them to the last page. Tokens in one part and in several.
+    """
+    for page_size, block, coded, fp8_units, heads, wide_pages, programs in (
+        (16, 32, False, False, (6, 2), 0, 1),
+        (64, 16, False, False, (8, 2), 0, 30),
+        (16, 32, True, False, (8, 2), 0, 1),
+        (16, 32, True, False, (8, 2), 29, 1),
+        (64, 32, True, True, (6, 2), 12, 40),
     ):
-        parts = (Part(rows=21, start=50), Part(rows=1, start=64), Part(rows=40))
+        parts = (Part(rows=21, start=400), Part(rows=1, start=300), Part(rows=40))
         batch, rows = batches(parts, page_size, padding=5)
         num_pages = int(rows.pages.max()) + 1
         q_heads, kv_heads = heads
@@ -197,14 +201,25 @@ def check_attention() -> None:
             found, wanted = (nans(batch.rows, q_heads * 32) for _ in range(2))
             given = qkv if gated else None
             reference_attention(batch, q=q.float(), kv=kv.float(), o=wanted, qkv=given, **shape)
-            attention(
+            fp8 = {
+                "fp8_units": fp8_units,
+                "wide_tokens": wide_pages * page_size,
+                "wide_block": 32,
+                "wide_stages": 2,
+                "q_again": fp8_units,
+            }
+            (attention_fp8 if coded else attention)(
                 rows,
                 q=q,
                 kv=kv,
                 o=found,
                 qkv=given,
+                workspace=nans(programs * 64 * 34 + wide_pages * page_size * kv_heads * 32).view(
+                    torch.uint8
+                ),
                 **shape,
-                fp8_units=fp8_units,
+                **(fp8 if coded else {}),
+                programs=programs,
                 sequences=16,
                 tile=64,
                 block=block,

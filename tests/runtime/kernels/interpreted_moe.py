@@ -212,7 +212,7 @@ def check_router() -> None:
     router[7] = router[4]
     bias[7] = bias[4]
     h[0] = router[4]  # experts 4 and 7 are its best, and equal
-    workspace = poisoned(num_rows * (num_experts + 1))
+    workspace = poisoned(num_rows * (num_experts + 1) + 3)  # logits begin at 16 bytes
     arrived = workspace.view(torch.int32)[:num_rows].zero_()
     logits = h @ router.T
     score = logits.sigmoid()

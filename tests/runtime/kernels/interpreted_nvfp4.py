@@ -77,10 +77,14 @@ def check_every_code_with_every_scale() -> None:
 
 def check_shapes() -> None:
     """Rows for each build and beyond, outputs that fill no program, widths that end within a warp, joined parts."""
-    shapes = ((19, (5, 7), 272), (1, (), 16), (5, (1, 2, 4), 528))
-    for num_outputs, starts, width in shapes:
+    shapes = (
+        (19, (5, 7), 272, (1, 2, 5, 9)),
+        (1, (), 16, (1, 9)),
+        (5, (1, 2, 4), 528, (2, 5)),
+    )
+    for num_outputs, starts, width, rows in shapes:
         w = random_matrix(num_outputs, starts, width)
-        for num_rows in (1, 2, 5, 9):
+        for num_rows in rows:
             x = torch.randn(num_rows, width + 8)[:, :width].bfloat16()
             y, whole = poisoned(num_rows, num_outputs)
             linear(None, x=x, w=w, y=y, **BY_ROWS)

@@ -26,6 +26,7 @@ from firmtoken.runtime.kernels.moe_down.triton_grouped_nvfp4 import moe_down
 from firmtoken.runtime.kernels.moe_gate_up import torch_nvfp4 as gate_up_reference
 from firmtoken.runtime.kernels.moe_gate_up.triton_grouped_nvfp4 import moe_gate_up
 from firmtoken.runtime.kernels.shared_expert.triton_nvfp4_tiles import shared_expert
+from firmtoken.runtime.kernels.tile_shapes import TileShapes
 
 HIDDEN, WIDTH, EXPERTS, K, FIRST = 256, 128, 8, 2, 3
 SIZES = {"hidden_size": HIDDEN, "expert_width": WIDTH, "num_experts_per_token": K}
@@ -86,13 +87,13 @@ def columns_in_order(width: int) -> torch.Tensor:
 def check_tiles() -> None:
     """Order and tiles, and the same where pairs are put in order in several chunks."""
     ids = drawn_ids()
-    found = find_tiles(ids, None, FIRST, EXPERTS, scratch())
+    found = find_tiles(ids, None, FIRST, EXPERTS, scratch(), TileShapes(**CUT))
     keys = torch.where(ids < 0, EXPERTS, ids).view(-1)
     wanted = keys.sort(stable=True).indices
     assert found.rows == 16 and found.most == most_pair_tiles(ROWS * K, EXPERTS, 16)
     assert found.order.tolist() == wanted.tolist()
-    launch_pair_tiles.pair_chunk = lambda _: 16
-    again = find_tiles(ids, None, FIRST, EXPERTS, scratch())
+    launch_pair_tiles.pair_chunk = lambda *_: 16
+    again = find_tiles(ids, None, FIRST, EXPERTS, scratch(), TileShapes(**CUT))
     assert again.order.tolist() == wanted.tolist() and torch.equal(again.tiles[-1], found.tiles[-1])
     slots, firsts, ends = found.tiles[:-1].view(3, -1).tolist()
     number = int(found.tiles[-1])

@@ -120,7 +120,7 @@ def test_products_of_bf16_weights_fit_when_they_are_asked_for() -> None:
 @pytest.mark.parametrize(
     "profile", ["3090-qwen", "4090-qwen", "h200-qwen", "5090-qwen", "4090-minimax"]
 )
-def test_attention_over_wide_pages_fits(profile: str) -> None:
+def test_attention_over_bf16_pages_fits(profile: str) -> None:
     name = "attention triton_prefill"
     assert misfits({name: requests(profile, "cache.kv_dtype=bf16")[name]}) == {}
 

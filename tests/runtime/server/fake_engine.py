@@ -245,7 +245,8 @@ class FakeEngine:
 
 
 def stats(running: int, waiting: int, steps: int) -> Stats:
-    zero = dict.fromkeys((field.name for field in msgspec.structs.fields(Stats)), 0)
+    fields = msgspec.structs.fields(Stats)
+    zero = dict.fromkeys((field.name for field in fields if field.required), 0)
     return Stats(
         **zero
         | {"running": running, "waiting": waiting, "steps": steps, "pages_free": 100}

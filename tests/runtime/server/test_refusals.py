@@ -257,6 +257,16 @@ def test_another_models_name_is_not_found(running: Any) -> None:
     assert "serves `tiny`" in error.value.message
 
 
+@pytest.mark.parametrize("base", ["", "/v1/v1"])
+def test_a_base_url_without_v1_or_with_two_is_told_the_right_one(running: Any, base: str) -> None:
+    missing = httpx.post(f"{running.address}{base}/chat/completions", json={})
+    assert missing.status_code == 404
+    assert missing.json()["error"]["message"] == (
+        f"No such route: POST {base}/chat/completions; `/v1/chat/completions` is there: "
+        "the client's base URL must end in one `/v1`"
+    )
+
+
 def test_an_unknown_route_and_a_wrong_method_have_the_same_shape(running: Any) -> None:
     missing = httpx.get(f"{running.address}/v1/embeddings")
     assert missing.status_code == 404

@@ -144,7 +144,7 @@ def test_what_is_no_regular_file_is_refused_and_not_read(
             os.mkfifo(path)
         case _:
             path.symlink_to("/dev/zero")
-    with pytest.raises(ModelFolderFault, match=f"{name}: not a regular file"):
+    with pytest.raises(ModelFolderFault, match=f"{name}: it is a .*, no regular file"):
         load(folder)
 
 

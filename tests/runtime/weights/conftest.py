@@ -215,15 +215,20 @@ class Memory:
         ]
         count = sum(plan.experts.slots_per_layer)
         self.arena = torch.full((count, size), 255, dtype=torch.uint8)
+        self.is_resident = plan.experts.placement == "resident"
+        self.complete: list[int] = []
+        """Layers, in the order in which they were called filled."""
 
     def sections(self, weight: Weight, ordinal: int) -> dict[str, torch.Tensor]:
         return {"rows": self.weights[weight.name, ordinal]}
 
-    def bank(self, layer: int) -> torch.Tensor:
-        return self.banks[layer]
+    def experts(self, layer: int) -> torch.Tensor:
+        bank = self.banks[layer]
+        return self.arena[layer * len(bank) :][: len(bank)] if self.is_resident else bank
 
-    def slots(self) -> torch.Tensor:
-        return self.arena
+    def filled(self, layer: int) -> None:
+        assert not (self.experts(layer) == 255).all(dim=1).any()
+        self.complete.append(layer)
 
     def buffer(self, size: int) -> torch.Tensor:
         return torch.empty(size, dtype=torch.uint8)

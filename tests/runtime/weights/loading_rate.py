@@ -151,11 +151,11 @@ class Banks:
     def sections(self, weight: Weight, ordinal: int) -> dict[str, torch.Tensor]:
         raise AssertionError("there are no dense weights")
 
-    def slots(self) -> torch.Tensor:
-        raise AssertionError("experts are offloaded")
-
-    def bank(self, layer: int) -> torch.Tensor:
+    def experts(self, layer: int) -> torch.Tensor:
         return self.banks[layer]
+
+    def filled(self, layer: int) -> None:
+        """Nothing waits for it."""
 
     def buffer(self, size: int) -> torch.Tensor:
         return large_pages(size)

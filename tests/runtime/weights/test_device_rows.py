@@ -29,6 +29,7 @@ class Memory:
         experts = plan.experts
         size = (sum(experts.slots_per_layer), experts.slot_bytes)
         self.arena = torch.zeros(size, dtype=torch.uint8)
+        self.per_layer = experts.per_layer
 
     def sections(self, weight: Weight, ordinal: int) -> Mapping[str, torch.Tensor]:
         raw = torch.zeros(weight.bytes, dtype=torch.uint8)
@@ -39,11 +40,11 @@ class Memory:
         }
         return found
 
-    def bank(self, layer: int) -> torch.Tensor:
-        raise AssertionError("all experts are resident")
+    def experts(self, layer: int) -> torch.Tensor:
+        return self.arena[layer * self.per_layer :][: self.per_layer]
 
-    def slots(self) -> torch.Tensor:
-        return self.arena
+    def filled(self, layer: int) -> None:
+        """Nothing waits for it."""
 
     def buffer(self, size: int) -> torch.Tensor:
         return torch.empty(size, dtype=torch.uint8)

@@ -62,6 +62,7 @@ def test_fp32_slots_hold_decoded_experts(
                 assert torch.equal(arena.matrices[name][expert], wanted)
     untouched = memory.arena if placement == "offload" else torch.cat(memory.banks)
     assert (untouched == 255).all()
+    assert sorted(memory.complete) == [0, 1, 2]
 
 
 @pytest.mark.report(54, 55)
