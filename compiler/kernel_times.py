@@ -52,7 +52,7 @@ def grouped_rows_s(machine: Machine, parameters: float, rows: float) -> float:
     return _decoding_s(machine, parameters * tiles) + _products_s(machine, parameters, padded)
 
 
-def attention_s(machine: Machine, flop: float, reach: int) -> float:
+def layer_attention_s(machine: Machine, flop: float, reach: int) -> float:
     """One layer's attention of a prompt's tokens, the last of which sees `reach`: arithmetic, or the way along them."""
     if machine.kind == "cpu":
         return flop / (PRODUCT_SHARE * machine.flops)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from firmtoken.compiler.facts import ModelFacts, TensorFacts
-from firmtoken.compiler.kernel_times import attention_s, few_rows_s, many_rows_s, read_s
+from firmtoken.compiler.kernel_times import few_rows_s, layer_attention_s, many_rows_s, read_s
 from firmtoken.compiler.program import BoundStep
 from firmtoken.compiler.speed import (
     Costs,
@@ -74,7 +74,9 @@ def load_of(bound: BoundStep, facts: ModelFacts, costs: Costs, rows: Rows) -> Lo
     if op == "attention":
         pairs = rows.tokens * (rows.depth + rows.tokens / rows.sequences / 2)
         flop = pairs * costs.flops_per_pair / facts.num_full
-        seconds = 0.0 if rows.decodes else attention_s(machine, flop, rows.depth + rows.tokens)
+        seconds = 0.0
+        if not rows.decodes:
+            seconds = layer_attention_s(machine, flop, rows.depth + rows.tokens)
         return replace(load, flop=load.flop + flop, seconds=load.seconds + seconds)
     if op == "gdn" and not rows.decodes:
         return replace(load, seconds=load.seconds + chain_s(costs, rows.tokens))

@@ -17,11 +17,11 @@ from firmtoken.compiler.estimate_constants import (
 )
 from firmtoken.compiler.facts import ModelFacts, Split
 from firmtoken.compiler.hit_rates import hit_rate, miss_rate
-from firmtoken.compiler.kernel_times import attention_s as pairs_s
 from firmtoken.compiler.kernel_times import (
     few_rows_s,
     grouped_rows_s,
     launch_s,
+    layer_attention_s,
     many_rows_s,
     read_s,
 )
@@ -259,9 +259,8 @@ def distinct_experts(costs: Costs, tokens: int) -> float:
 def prefill_s(costs: Costs, residency: Residency, tokens: int, depth: int = 0) -> float:
     """Layer-major passes of `span` tokens after `depth` cached ones."""
     seconds = 0.0
-    if (
-        costs.overlaps
-    ):  # the link runs one layer ahead: only the first layer's misses are waited for
+    if costs.overlaps:
+        # The link runs one layer ahead: only the first layer's misses are waited for.
         seconds = bank_stream_s(costs, residency) / costs.layers
     done = 0
     while done < tokens:
@@ -360,7 +359,7 @@ def attention_s(costs: Costs, tokens: int, depth: int) -> float:
     if not costs.full_layers:
         return 0.0
     flop = tokens * costs.flops_per_pair * (depth + tokens / 2) / costs.full_layers
-    return costs.full_layers * pairs_s(costs.machine, flop, depth + tokens)
+    return costs.full_layers * layer_attention_s(costs.machine, flop, depth + tokens)
 
 
 def chain_s(costs: Costs, tokens: int) -> float:

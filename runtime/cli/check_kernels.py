@@ -27,6 +27,7 @@ from firmtoken.runtime.exit_codes import FAILED, REFUSED
 from firmtoken.runtime.kernels import CARDS
 from firmtoken.runtime.kernels.attention.flashinfer_module import FlashinferBuilt, FlashinferModule
 from firmtoken.runtime.kernels.cross_compile import (
+    Built,
     NotCompiled,
     Request,
     Result,
@@ -152,27 +153,30 @@ def _table(compiled: Sequence[Compiled], capability: str, target: str) -> Iterat
     version = compiled[0].result.triton
     yield (
         f"kernels for capability {capability}, compiled with Triton {version}, not run (registers of a thread, "
-        "shared memory of a block):"
+        "shared memory of a block, programs of the largest launch):"
     )
-    head = ("  op", "kernel", "build", "registers", "shared", "programs")
-    rows = [
-        (
-            f"  {one.row.op}",
-            one.row.kernel,
-            built.name,
-            str(built.registers),
-            f"{built.shared_bytes:,} B",
-            " x ".join(f"{programs:,}" for programs in built.grid),
-        )
-        for one in compiled
-        for built in one.result.builds
-    ]
-    yield from columns([head, *rows], "<<<>>>")
+    rows = [("", "registers", "shared", "programs")]
+    for one in compiled:
+        rows += [(f"{one.row.op} {one.row.kernel}", "", "", ""), *_rows(one.result.builds)]
+    yield from (f"  {line}" for line in columns(rows, "<>>>"))
     if version != target:
         yield from paragraph(
             f"the target has Triton {target}, so this shows nothing certain about it, and its plan does not say "
             "`compiled`"
         )
+
+
+def _rows(builds: Sequence[Built]) -> Iterator[tuple[str, str, str, str]]:
+    """A row each; forms that differ in nothing shown are one, and others of one name have other programs."""
+    yield from dict.fromkeys(
+        (
+            f"  {built.name}",
+            str(built.registers),
+            f"{built.shared_bytes:,} B",
+            " x ".join(f"{programs:,}" for programs in built.grid),
+        )
+        for built in builds
+    )
 
 
 def _require_fit(compiled: Sequence[Compiled], capability: str, shared_memory: int) -> None:

@@ -23,7 +23,7 @@ from firmtoken.runtime.engine.compile_ahead import CompileAhead
 from firmtoken.runtime.engine.engine import Engine
 from firmtoken.runtime.engine.failures import EngineBroken
 from firmtoken.runtime.engine.launches import NoKernel
-from firmtoken.runtime.engine.loading import NoFolder, inventory_of, load_weights
+from firmtoken.runtime.engine.loading import inventory_of, load_weights
 from firmtoken.runtime.engine.messages import (
     Abort,
     Add,
@@ -39,12 +39,12 @@ from firmtoken.runtime.engine.messages import (
 from firmtoken.runtime.engine.position import Position
 from firmtoken.runtime.engine.program import Interpreter
 from firmtoken.runtime.engine.self_check import KernelWrong, check_kernels, summary
-from firmtoken.runtime.engine.warm_up import NotFinite, captures, warm_up
-from firmtoken.runtime.engine.weights_check import WeightsReadWrong, check_weights
+from firmtoken.runtime.engine.warm_up import captures, warm_up
+from firmtoken.runtime.engine.weights_check import check_weights
 from firmtoken.runtime.exit_codes import DONE, ENGINE_DIED, FAILED, REFUSED
+from firmtoken.runtime.hinted_fault import HintedFault
 from firmtoken.runtime.memory.arena import Arena, NoMemory
 from firmtoken.runtime.memory.device_memory import MoreThanPlanned, compared, open_device
-from firmtoken.runtime.weights.errors import LoadError
 
 STATS_EVERY_S = 1.0
 PROGRESS_EVERY_S = 0.1
@@ -53,6 +53,7 @@ OLD_AFTER = 1000
 
 With Python's own 10, two of 30 such prompts waited 150 ms each (2-core VM), and so did every stream beside them.
 """
+REPORT_IT = "the stack is in the log; please report it"
 
 Clock = Callable[[], float]
 
@@ -65,9 +66,8 @@ def run(channel: Channel, first: Down, position: Position, taking: Sequence[Thre
             serve(channel, start(channel, first, clock, position, taking), clock)
     except ConnectionError:
         return DONE  # the server is gone: nobody is left to tell
-    except (
-        Exception
-    ) as error:  # the last handler of this process: whatever it was, the server must hear of it
+    except Exception as error:
+        # The last handler of this process: whatever it was, the server must hear of it.
         fault = describe(error)
         with contextlib.suppress(OSError):
             channel.send(fault)
@@ -224,23 +224,19 @@ def describe(error: Exception) -> Fault:
     detail = "".join(traceback.format_exception(error))
     match error:
         case PlanRefused() | BadPlan():
-            code, hint = (
-                REFUSED,
-                "compile the profile again; a plan file is not meant to be edited",
-            )
+            code = REFUSED
+            hint = "compile the profile again; a plan file is not meant to be edited"
         case NoKernel():
             code, hint = REFUSED, "choose another kernel under `kernels:`"
         case KernelWrong() | MoreThanPlanned():
             code, hint = REFUSED, error.hint
         case NoMemory():
             code, hint = REFUSED, "free memory, or ask for less under `hardware`"
-        case LoadError() | NoFolder() | NotFinite() | WeightsReadWrong():
+        case HintedFault():
             code, hint = FAILED, error.hint
         case EngineBroken():
-            code, hint = ENGINE_DIED, "the stack is in the log; please report it"
+            code, hint = ENGINE_DIED, REPORT_IT
         case _:
-            code, hint = ENGINE_DIED, "the stack is in the log; please report it"
-            return Fault(
-                message=f"the engine failed: {error!r}", hint=hint, code=code, detail=detail
-            )
+            message = f"the engine failed: {error!r}"
+            return Fault(message=message, hint=REPORT_IT, code=ENGINE_DIED, detail=detail)
     return Fault(message=str(error), hint=hint, code=code, detail=detail)

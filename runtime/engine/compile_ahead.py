@@ -69,9 +69,8 @@ class CompileAhead:
         with compile_only(self._threads), torch.inference_mode():
             for case in all_cases(self._plan):
                 batches = device_batches(case, builder)
-                steps: dict[
-                    int, Launch
-                ] = {}  # of a step the last launch: those of other layers and tiles are alike
+                # Of a step the last launch: those of other layers and tiles are alike.
+                steps: dict[int, Launch] = {}
                 for item in self._interpreter.bind(case.program, case.cut):
                     if isinstance(item, Launch) and item.choice.entry in compiled:
                         steps[id(item.step.step)] = item

@@ -39,7 +39,7 @@ NO_ROWS = Cut(chunks=(), num_seqs=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Launched:
+class LaunchedStep:
     """A decode step that is under way."""
 
     decode: Decode
@@ -81,7 +81,7 @@ class Engine:
         self._waits = Waits(clock)
         self._decoding: tuple[Sequence, ...] = ()
         """Whose decode step has not gone through yet."""
-        self._launched: Launched | None = None
+        self._launched: LaunchedStep | None = None
         """The next step, if it is under way already."""
         self._not_parked: LaunchFailed | None = None
         self._num_failed = 0
@@ -243,16 +243,16 @@ class Engine:
             decode = self._without_strange(decode, drawn)
         self.scheduler.complete_decode(decode, drawn)
 
-    def _launch(self, decode: Decode) -> Launched:
+    def _launch(self, decode: Decode) -> LaunchedStep:
         self._announce_decode(decode)
         batches, cut = self._decode_batches(decode)
         self._decoding = decode.sequences
         self._interpreter.run("decode", cut, batches)
-        return Launched(
+        return LaunchedStep(
             decode=decode, tokens=self._interpreter.bring("decode", len(decode.sequences))
         )
 
-    def _launch_next(self, decode: Decode) -> Launched | None:
+    def _launch_next(self, decode: Decode) -> LaunchedStep | None:
         """The step after this one, whose tokens are not read yet; inside a span the next work is the span's."""
         if not self.ahead or self.scheduler.open_span is not None:
             return None

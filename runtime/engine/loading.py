@@ -14,6 +14,7 @@ from firmtoken.compiler.prescribed_routes import ROUTES
 from firmtoken.compiler.program import Value
 from firmtoken.runtime.engine.program import Interpreter
 from firmtoken.runtime.engine.views import Views
+from firmtoken.runtime.hinted_fault import HintedFault
 from firmtoken.runtime.weights.load import Loaded, load
 from firmtoken.runtime.weights.planned_model import ROUTER, SEED, is_synthetic, source_folder
 from firmtoken.runtime.weights.preflight import Inventory, preflight
@@ -28,17 +29,18 @@ EXPERT_SEGMENT = {"offload": "bank", "resident": RESTART_COPY}
 """Where experts outlive the engine, by placement."""
 
 
-class NoFolder(Exception):
+class NoFolder(HintedFault):
     """The plan's weights are not in a folder of this machine."""
-
-    hint = "fetch the checkpoint and set `model.source.path`"
 
 
 def checkpoint_folder(plan: Plan) -> Path:
     """Where the checkpoint's files are; raises `NoFolder`."""
     folder = source_folder(plan)
     if folder is None:
-        raise NoFolder(f"the checkpoint of `{plan.model.name}` is not in a folder")
+        raise NoFolder(
+            f"the checkpoint of `{plan.model.name}` is not in a folder",
+            "fetch the checkpoint and set `model.source.path`",
+        )
     return folder
 
 

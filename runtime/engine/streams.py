@@ -54,7 +54,7 @@ class Event:
             pass
 
 
-Launched = Callable[[], None]
+Call = Callable[[], None]
 
 
 class SideStream:
@@ -63,7 +63,7 @@ class SideStream:
     def __init__(self, name: str, number: int, position: Position) -> None:
         self.failure: Exception | None = None
         self.failed_at = 0
-        self._queue: queue.SimpleQueue[tuple[tuple[Event, ...], Launched, Event | None, int] | None]
+        self._queue: queue.SimpleQueue[tuple[tuple[Event, ...], Call, Event | None, int] | None]
         self._queue = queue.SimpleQueue()
         self._words = position.words
         self._word = FIRST_STREAM + 2 * number
@@ -79,13 +79,13 @@ class SideStream:
         return self._num_done == self._num_issued
 
     def issue(
-        self, waits: tuple[Event, ...], launch: Launched, happened: Event | None, at: int
+        self, waits: tuple[Event, ...], launch: Call, happened: Event | None, at: int
     ) -> None:
         """Enqueues a launch."""
         self._num_issued += 1
         self._queue.put((waits, launch, happened, at))
 
-    def run(self, launch: Launched, at: int) -> None:
+    def run(self, launch: Call, at: int) -> None:
         """Runs a launch on the thread that calls."""
         try:
             if self.failure is None:
@@ -145,7 +145,7 @@ class Streams:
         self,
         stream: str,
         waits: Sequence[Value],
-        launch: Launched,
+        launch: Call,
         records: Sequence[Value],
         *,
         at: int,

@@ -12,16 +12,15 @@ from firmtoken.runtime.engine.drawn import Read
 from firmtoken.runtime.engine.engine import Engine
 from firmtoken.runtime.engine.messages import GREEDY, Add, Done, Up
 from firmtoken.runtime.engine.program import Counters, Interpreter
+from firmtoken.runtime.hinted_fault import HintedFault
 
 
 class WarmUpFailed(Exception):
     """A legal request did not end as it must."""
 
 
-class NotFinite(Exception):
+class NotFinite(HintedFault):
     """The model computes something that is no number: its weights are not what they should be."""
-
-    hint = "the checkpoint is damaged, or the profile's `model` describes another one"
 
 
 def warm_up(plan: Plan, interpreter: Interpreter) -> None:
@@ -67,7 +66,8 @@ class CheckedEngine(Engine):
         if strange.any():
             raise NotFinite(
                 f"the model's logits are not finite after warm-up: "
-                f"`{logits[strange][0].item():g}` from program `{program}`"
+                f"`{logits[strange][0].item():g}` from program `{program}`",
+                "the checkpoint is damaged, or the profile's `model` describes another one",
             )
         return drawn
 

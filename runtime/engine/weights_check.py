@@ -12,19 +12,15 @@ from firmtoken.runtime.engine.loading import content_digest
 from firmtoken.runtime.engine.messages import KnownText
 from firmtoken.runtime.engine.perplexity import holds, read_perplexity
 from firmtoken.runtime.engine.program import Interpreter
+from firmtoken.runtime.hinted_fault import HintedFault
 from firmtoken.runtime.weights.checkpoint import says_synthetic
 from firmtoken.runtime.weights.files import write_note
 from firmtoken.runtime.weights.preflight import Inventory
 from firmtoken.schema.regular_file import read_regular
 
 
-class WeightsReadWrong(Exception):
+class WeightsReadWrong(HintedFault):
     """The model knows nothing of a text that it should know: what it was given are not its weights."""
-
-    hint = (
-        "copy or download the checkpoint again; if it answers well elsewhere, raise `model.perplexity.max`"
-        " or let `model.perplexity.text` name a text of the kind that it has learned"
-    )
 
 
 def check_weights(
@@ -45,7 +41,9 @@ def check_weights(
     if not perplexity <= known.most:
         raise WeightsReadWrong(
             f"weights are not read right: perplexity {perplexity:.5g} on the {count} tokens of the known text,"
-            f" at most {known.most:g} expected"
+            f" at most {known.most:g} expected",
+            "copy or download the checkpoint again; if it answers well elsewhere, raise `model.perplexity.max`"
+            " or let `model.perplexity.text` name a text of the kind that it has learned",
         )
     if remembered is None and file is not None:
         write_note(file, msgspec.json.encode(perplexity))  # what cannot be written is read again

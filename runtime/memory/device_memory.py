@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from firmtoken.compiler.plan import Plan
+from firmtoken.runtime.hinted_fault import HintedFault
 from firmtoken.runtime.memory.arena import NoMemory
 from firmtoken.runtime.memory.gpus import FoundGpu, NoNvml, find_gpus
 
@@ -22,12 +23,8 @@ STACK_LIMIT = 0
 """CU_LIMIT_STACK_SIZE."""
 
 
-class MoreThanPlanned(Exception):
+class MoreThanPlanned(HintedFault):
     """The process holds more of the GPU than the plan may use."""
-
-    def __init__(self, message: str, hint: str) -> None:
-        super().__init__(message)
-        self.hint = hint
 
 
 class NotMeasured(Exception):
@@ -78,7 +75,10 @@ class DeviceMemory:
 
     def _own(self) -> FoundGpu:
         """The GPU that CUDA gave to this process."""
-        gpus = [gpu for gpu in find_gpus() if gpu.uuid in self._before]
+        try:
+            gpus = [gpu for gpu in find_gpus() if gpu.uuid in self._before]
+        except NoNvml as error:  # it answered before the start
+            raise NotMeasured(str(error)) from error
         if len(gpus) > 1:
             uuid = f"GPU-{torch.cuda.get_device_properties(0).uuid}"
             gpus = [gpu for gpu in gpus if gpu.uuid == uuid]

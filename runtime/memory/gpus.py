@@ -48,15 +48,15 @@ def find_gpus() -> tuple[FoundGpu, ...]:
         ) from error
     try:
         nvml.nvmlInit()
+        try:
+            return tuple(_describe(nvml, index) for index in range(nvml.nvmlDeviceGetCount()))
+        finally:
+            nvml.nvmlShutdown()
     except nvml.NVMLError as error:
         raise NoNvml(
             f"the NVIDIA driver does not answer: {error}",
             "load the driver (`nvidia-smi` must work here), or try `ft run tiny-cpu`",
         ) from error
-    try:
-        return tuple(_describe(nvml, index) for index in range(nvml.nvmlDeviceGetCount()))
-    finally:
-        nvml.nvmlShutdown()
 
 
 def _describe(nvml: ModuleType, index: int) -> FoundGpu:

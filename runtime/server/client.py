@@ -218,9 +218,8 @@ class EngineClient:
         try:
             while await self._outlive(life) and (following := await self._follow()):
                 life = following
-        except (
-            Exception
-        ) as error:  # the last handler of this task: whoever waits must hear of our bug
+        except Exception as error:
+            # The last handler of this task: whoever waits must hear of our bug.
             self._log.error("the engine could not be kept", exc_info=error)
             self.death = died_of_our_bug(error)
             life.kill()
@@ -259,9 +258,8 @@ class EngineClient:
             life = self._life = self._new_life()
             try:
                 await life.start(self._receive)
-            except (
-                OSError
-            ) as error:  # a full table of descriptors or processes may have room a little later
+            except OSError as error:
+                # A full table of descriptors or processes may have room a little later.
                 cause = f"the next engine could not be started: {error.strerror or error}"
                 self._log.error("%s", cause)
                 ending = died(cause, hint="`ulimit -a` tells what is short")
@@ -352,9 +350,8 @@ class EngineClient:
         try:
             for message in messages:
                 self._dispatch(message)
-        except (
-            Exception
-        ) as error:  # the last handler of its messages: whoever waits must hear of our bug
+        except Exception as error:
+            # The last handler of its messages: whoever waits must hear of our bug.
             self._log.error("a message of the engine could not be handled", exc_info=error)
             self._require_life().note(died_of_our_bug(error))
             return False

@@ -117,9 +117,8 @@ class Generation:
                     self._session.abort(event.request_id)
                 return Piece(answer=answer, deltas=deltas)
             case Admitted():
-                if (
-                    not event.resumed
-                ):  # a resumed request finds its own pages: no saving of the client's
+                if not event.resumed:
+                    # A resumed request finds its own pages: no saving of the client's.
                     answer.cached_tokens = event.cached_tokens
                 self._log.info(
                     "%s %s: %d cached tokens, %d pages, %d still wait",

@@ -9,8 +9,8 @@ from firmtoken.runtime.weights.header import TensorHeader
 from firmtoken.runtime.weights.reading import BytesOf, Job
 
 MAKERS = 4
-"""Threads that make and put in place. On 16 cores of the H200's host they are faster than 2, 8 or 16: more of them wait
-for the interpreter (2.6 GB/s, 1.8, 2.1, 1.7)."""
+"""Threads that make and put in place: more of them wait for the interpreter. On 16 cores of the H200's host a prototype
+of it was fastest with 4 (of 2, 4, 8 and 16)."""
 
 
 def make_batch(maker: Maker, _jobs: Sequence[Job], _memory: torch.Tensor) -> BytesOf:

@@ -56,9 +56,8 @@ def route_table(
     table = np.empty((CONVERSATIONS, CONVERSATION, chosen), np.int32)
     fades = router.phi ** np.arange(1, TOKENS + 1).reshape(-1, 1, 1)
     for first in range(0, CONVERSATION, TOKENS):
-        drawn = draw.standard_normal(
-            (TOKENS, 2, *shape)
-        )  # of each token its topic's step, then its noise
+        # Of each token its topic's step, then its noise.
+        drawn = draw.standard_normal((TOKENS, 2, *shape))
         topics = fades * (topic + np.cumsum(fresh / fades * drawn[:, 0], axis=0))
         topic = topics[-1]
         logits = fixed + router.topic**0.5 * topics + noise * drawn[:, 1]

@@ -123,10 +123,27 @@ def test_each_build_is_a_row_and_what_was_not_compiled_is_named(
     heading = (
         "kernels for capability 8.9, compiled with Triton 3.7.1, not run (registers of a thread, "
     )
-    assert heading + "shared memory of a block):" in lines
-    assert "head triton_nvfp4 1 row 94 16 B 15,520 x 1,024" in lines
+    assert heading + "shared memory of a block, programs of the largest launch):" in lines
+    assert lines[lines.index("head triton_nvfp4") + 1] == "1 row 94 16 B 15,520 x 1,024"
     told = " ".join(lines)
     assert "not compiled, having no Triton source: mark none_cuda, snapshot copy_engine" in told
+
+
+def test_no_number_is_cut_where_a_name_is_long_and_no_row_is_there_twice(
+    check: Check, capsys: pytest.CaptureFixture[str]
+) -> None:
+    long = result(name="tiles of 128 rows with shares", grid=(248_320, 65_535, 65_535)).builds[0]
+    other = result(name=long.name, grid=(16, 512)).builds[0]
+    assert check(Result(triton="3.7.1", builds=(long, other, long))) == 0
+    out = capsys.readouterr().out
+    lines = [" ".join(line.split()) for line in out.splitlines()]
+    start = lines.index("moe_gate_up triton_grouped_nvfp4")
+    assert lines[start + 1 : start + 3] == [
+        "tiles of 128 rows with shares 94 16 B 248,320 x 65,535 x 65,535",
+        "tiles of 128 rows with shares 94 16 B 16 x 512",
+    ]
+    assert not lines[start + 3].startswith("tiles")
+    assert "..." not in out
 
 
 @pytest.mark.parametrize(
@@ -273,5 +290,5 @@ def test_a_real_compiler_is_started(folder: Path, capsys: pytest.CaptureFixture[
     assert code == 0
     assert all(line.startswith("compiling kernel ") for line in told.err.splitlines())
     lines = [" ".join(line.split()) for line in told.out.splitlines()]
-    assert [line for line in lines if line.startswith("head triton_nvfp4 1 row ")]
-    assert [line for line in lines if line.startswith("gdn triton_step finish ")]
+    assert lines[lines.index("head triton_nvfp4") + 1].startswith("1 row ")
+    assert lines[lines.index("gdn triton_step") + 2].startswith("finish ")

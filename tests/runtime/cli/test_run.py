@@ -185,9 +185,7 @@ def test_a_plan_that_no_machine_can_run_yet_names_what_is_missing_and_nothing_el
     assert process.exit_code() == 3
     assert process.output == []
     assert len(process.errors) == 2
-    assert (
-        "cannot run yet: nothing launches `admit`, `fetch`, `resolve`" in process.errors[0]
-    )
+    assert "cannot run yet: nothing launches `admit`, `fetch`, `resolve`" in process.errors[0]
     assert process.errors[1].startswith("  hint: this version runs GPU plans whose experts are all")
 
 

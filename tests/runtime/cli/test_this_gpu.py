@@ -137,6 +137,19 @@ def test_a_driver_that_does_not_answer_is_a_sentence(install: Install) -> None:
         find_gpus()
 
 
+def test_a_gpu_that_is_lost_while_it_is_asked_is_a_sentence(
+    install: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(50 * GIB)
+
+    def lose(_: int) -> None:
+        raise NvmlError("GPU is lost")
+
+    monkeypatch.setattr(sys.modules[PACKAGE], "nvmlDeviceGetMemoryInfo", lose)
+    with pytest.raises(NoNvml, match="does not answer: GPU is lost"):
+        find_gpus()
+
+
 def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, PACKAGE, None)
     with pytest.raises(NoNvml, match="nvidia-ml-py") as caught:

@@ -228,8 +228,8 @@ def test_a_broken_checkpoint_is_refused_before_anything_is_allocated(
 
 
 def test_a_model_that_computes_no_numbers_is_a_failure_and_no_crash() -> None:
-    fault = engine_process.describe(NotFinite("the model's logits are not finite"))
-    assert fault.code == 1 and fault.hint == NotFinite.hint
+    fault = engine_process.describe(NotFinite("the model's logits are not finite", "look again"))
+    assert (fault.code, fault.hint) == (1, "look again")
     assert fault.message == "the model's logits are not finite"
 
 

@@ -168,6 +168,19 @@ def test_a_driver_that_cannot_be_asked_is_told(
     assert told == "device memory is not measured: the driver does not answer"
 
 
+def test_a_driver_that_answers_no_more_is_told(
+    machine: Machine, plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = DeviceMemory()
+
+    def refuse() -> None:
+        raise NoNvml("the GPU is lost", "load it")
+
+    monkeypatch.setattr(device_memory, "find_gpus", refuse)
+    told = compared(plan, memory, arena_bytes(plan))
+    assert told == "device memory is not measured: the GPU is lost"
+
+
 def test_a_start_gets_the_arena_and_what_graphs_and_the_margin_will_be(
     machine: Machine, plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
