@@ -3,12 +3,11 @@
 from dataclasses import dataclass
 
 from firmtoken.compiler.admission import need
+from firmtoken.compiler.costs import Costs, Residency
 from firmtoken.compiler.facts import CacheChoice, Split
 from firmtoken.compiler.hit_rates import hit_rate
 from firmtoken.compiler.plan import Conversation, OnDemand
 from firmtoken.compiler.speed import (
-    Costs,
-    Residency,
     compute_s,
     first_token_host_s,
     on_demand_s,

@@ -2,7 +2,7 @@
 
 What our kernels do with a card's data sheet was measured on one H200 (runtime/kernels/NOTES.md, 2026-12-01) and is
 taken for every other card too, on which nothing was measured. None is fitted to one point: kernels were timed one by
-one, and `tests/compiler/test_measured_h200.py` holds whole steps and prompts against their sum. What was predicted
+one, and `tests/runtime/bench/test_measured_h200.py` holds whole steps and prompts against their sum. What was predicted
 before anybody had measured is kept in `tests/compiler/cases/predictions-h200-qwen.yaml`.
 Sources: NOTES.md of the kernels; performance.md and prototype.md of the facts; DEFINITIONS.md (D).
 """

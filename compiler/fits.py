@@ -5,6 +5,7 @@ The one place where bytes are weighed; `split_memory` asks it for many contexts 
 
 from dataclasses import dataclass
 
+from firmtoken.compiler.costs import Costs, Residency, describe_costs
 from firmtoken.compiler.facts import (
     Batches,
     CacheChoice,
@@ -38,11 +39,8 @@ from firmtoken.compiler.slot_split import (
     resident_split,
 )
 from firmtoken.compiler.speed import (
-    Costs,
-    Residency,
     bank_stream_s,
     compute_s,
-    describe_costs,
     hiding_tokens,
 )
 from firmtoken.compiler.tensor_bytes import ALIGN
@@ -138,7 +136,7 @@ class Fits:
                 launches=laid.launches,
                 mixer_tile=batches.mixer_tile,
                 moe_chunk=batches.moe_chunk,
-                prefill_graph_rows=batches.prefill_graph_rows if name == "resident" else (),
+                resident=name == "resident",
             )
             for name, laid in candidates.laid.items()
         }

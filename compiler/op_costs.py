@@ -7,11 +7,11 @@ are in the seconds alone.
 from dataclasses import dataclass, replace
 from math import prod
 
+from firmtoken.compiler.costs import Costs
 from firmtoken.compiler.facts import ModelFacts, TensorFacts
 from firmtoken.compiler.kernel_times import few_rows_s, layer_attention_s, many_rows_s, read_s
 from firmtoken.compiler.program import BoundStep
 from firmtoken.compiler.speed import (
-    Costs,
     chain_s,
     chunk_experts_s,
     distinct_experts,

@@ -42,8 +42,26 @@ def not_runnable(plan: Plan) -> str:
     )
     return (
         f"cannot run yet: nothing launches {', '.join(planned)}; {known} known to compile for this card "
-        "(`ft check --kernels`)"
+        f"(`ft check --kernels`){_shorter(plan)}"
     )
+
+
+def longest_resident(plan: Plan) -> int | None:
+    """The longest context on the frontier that leaves every expert on the device; None where none of them does.
+
+    An offloaded plan has slots that stage its misses, even where all experts fit.
+    """
+    resident = (
+        row.context for row in plan.frontier if row.resident_fraction == 1 and not row.staging_slots
+    )
+    return max(resident, default=None)
+
+
+def _shorter(plan: Plan) -> str:
+    longest = longest_resident(plan)
+    if plan.experts.placement == "resident" or longest is None:
+        return ""
+    return f"; all experts stay on the device up to {longest:,} tokens of context"
 
 
 def _speed(plan: Plan) -> str:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from firmtoken.compiler.cards import KernelCard
 from firmtoken.compiler.choices import KernelChoice
+from firmtoken.compiler.costs import split_residency
 from firmtoken.compiler.expert_slots import slot_bytes, slot_parts
 from firmtoken.compiler.facts import Batches, CacheChoice, Candidates, ModelFacts, Split
 from firmtoken.compiler.family import Family
@@ -33,7 +34,6 @@ from firmtoken.compiler.passes.set_thresholds import set_thresholds
 from firmtoken.compiler.passes.split_memory import split_memory
 from firmtoken.compiler.plan import Plan, SlotPart
 from firmtoken.compiler.slot_split import may_be_large
-from firmtoken.compiler.speed import split_residency
 from firmtoken.compiler.verify import verify
 from firmtoken.compiler.workspaces import sizes_of, workspaces_of
 from firmtoken.schema.profile import Profile

@@ -1,10 +1,10 @@
 """`Costs` and `Residency` of a finished plan: what `speed.py` asks, read from the plan instead of from the passes."""
 
+from firmtoken.compiler.costs import Costs, Residency, describe_costs
 from firmtoken.compiler.facts import ModelFacts
 from firmtoken.compiler.machine import Machine
 from firmtoken.compiler.plan import Plan
 from firmtoken.compiler.program import BoundStep
-from firmtoken.compiler.speed import Costs, Residency, describe_costs
 from firmtoken.compiler.unroll import unroll
 
 
@@ -22,7 +22,7 @@ def plan_costs(machine: Machine, facts: ModelFacts, plan: Plan) -> Costs:
         launches=sum(isinstance(item, BoundStep) for item in decode),
         mixer_tile=plan.schedule.mixer_tile,
         moe_chunk=plan.schedule.moe_chunk,
-        prefill_graph_rows=plan.schedule.prefill_graph_rows,
+        resident=plan.experts.placement == "resident",
     )
 
 

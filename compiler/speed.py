@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from firmtoken.compiler.costs import Costs, Residency
 from firmtoken.compiler.estimate_constants import (
     ADMISSION_S,
     FIRST_TOKEN_HOST_S,
@@ -15,7 +16,6 @@ from firmtoken.compiler.estimate_constants import (
     STEP_HOST_S,
     WALK_LAYER_S,
 )
-from firmtoken.compiler.facts import ModelFacts, Split
 from firmtoken.compiler.hit_rates import hit_rate, miss_rate
 from firmtoken.compiler.kernel_times import (
     few_rows_s,
@@ -27,75 +27,6 @@ from firmtoken.compiler.kernel_times import (
 )
 from firmtoken.compiler.machine import Machine
 from firmtoken.compiler.passes.bound_batches import CHUNK_UNIT
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Costs:
-    """Everything that speed depends on and that the split does not change."""
-
-    machine: Machine
-    captured: bool
-    """Whether decode steps are CUDA graphs."""
-    overlaps: bool
-    """Whether expert copies have a stream of their own, so that a layer's come while the one before computes."""
-    layers: int
-    full_layers: int
-    """Those with attention over everything before."""
-    experts: int
-    """Of a layer."""
-    routed: int
-    slot_bytes: int
-    dense_bytes: int
-    """What a step reads whatever it routes to."""
-    kv_bytes_per_token: int
-    state_bytes: int
-    """Of one sequence."""
-    active_parameters: int
-    """That a token multiplies with in the layers."""
-    expert_parameters: int
-    """Those of them that are routed experts'."""
-    head_parameters: int
-    """That the last token of a sequence multiplies with after the layers."""
-    flops_per_pair: int
-    launches: int
-    """Of a decode step."""
-    mixer_tile: int
-    moe_chunk: int
-    prefill_graph_rows: tuple[int, ...]
-    """To the next of which a short prompt is padded; none where prefill is not captured."""
-
-    @property
-    def dense_parameters(self) -> int:
-        """That a token multiplies with in the layers beside routed experts."""
-        return self.active_parameters - self.expert_parameters
-
-    @property
-    def one_expert(self) -> float:
-        """Parameters of one expert."""
-        return self.expert_parameters / (self.layers * self.routed)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Residency:
-    """How much of the experts is on the device, and the pass over the layers that follows from it."""
-
-    offloaded: bool
-    slots: int
-    total: int
-    span: int
-    """Tokens of one pass over the layers."""
-    waves: int = 1
-    """In how many parts a layer's missing experts pass through a smaller ring; 1: all at once, a layer ahead (D8)."""
-
-    @property
-    def fraction(self) -> float:
-        """Copies that decode may hit, over all experts."""
-        return self.slots / self.total
-
-    @property
-    def missing(self) -> int:
-        """Experts, over all layers, that a prefill must stream."""
-        return self.total - self.slots if self.offloaded else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,55 +46,6 @@ class Speed:
     turn_s_full: float
     """The same when all requests do it at once."""
     hit_rate: float
-
-
-def describe_costs(
-    machine: Machine,
-    facts: ModelFacts,
-    *,
-    captured: bool,
-    overlaps: bool,
-    slot_bytes: int,
-    kv_bytes_per_token: int,
-    state_bytes: int,
-    launches: int,
-    mixer_tile: int,
-    moe_chunk: int,
-    prefill_graph_rows: tuple[int, ...],
-) -> Costs:
-    """Costs of one layout: what a model costs on any, and the layout's own numbers."""
-    return Costs(
-        machine=machine,
-        captured=captured,
-        overlaps=overlaps,
-        layers=facts.num_layers,
-        full_layers=facts.num_full,
-        experts=facts.experts_per_layer,
-        routed=facts.experts_per_token,
-        slot_bytes=slot_bytes,
-        dense_bytes=facts.decode_dense_bytes,
-        kv_bytes_per_token=kv_bytes_per_token,
-        state_bytes=state_bytes,
-        active_parameters=facts.active_parameters,
-        expert_parameters=facts.num_layers * facts.experts_per_token * facts.expert_parameters,
-        head_parameters=facts.vocab_size * facts.hidden_size,
-        flops_per_pair=facts.attention_flops_per_pair,
-        launches=launches,
-        mixer_tile=mixer_tile,
-        moe_chunk=moe_chunk,
-        prefill_graph_rows=prefill_graph_rows,
-    )
-
-
-def split_residency(facts: ModelFacts, split: Split) -> Residency:
-    """What speed depends on, of a finished split."""
-    return Residency(
-        offloaded=split.placement == "offload",
-        slots=sum(split.experts.slots_per_layer),
-        total=facts.total_experts,
-        span=split.prefill_span,
-        waves=split.experts.waves,
-    )
 
 
 def speed(costs: Costs, residency: Residency, requests: int) -> Speed:
@@ -312,11 +194,12 @@ def compute_s(costs: Costs, tokens: int, depth: int) -> float:
 
 
 def walk_s(costs: Costs, tokens: int) -> float:
-    """Seconds in which the host launches what is longer than every graph of a resident plan.
+    """Seconds in which the host launches what no graph of a resident plan holds.
 
-    Where prompts are never captured the link or a slow card is waited for longer; nobody measured those.
+    Where experts are fetched the link is waited for longer; nobody measured that.
     """
-    if not costs.prefill_graph_rows or tokens <= costs.prefill_graph_rows[-1]:
+    rows = costs.prompt_rows
+    if not costs.resident or not rows or (costs.captured and tokens <= rows[-1]):
         return 0.0
     return -(-tokens // costs.moe_chunk) * costs.layers * WALK_LAYER_S
 
@@ -332,7 +215,7 @@ def prefill_fixed_s(costs: Costs, tokens: int) -> float:
 def dense_s(costs: Costs, tokens: int) -> float:
     """All dense weights, read once a tile, with a pass's tokens."""
     tiles = -(-tokens // costs.mixer_tile)
-    rows = next((rows for rows in costs.prefill_graph_rows if rows >= tokens), tokens)
+    rows = next((rows for rows in costs.prompt_rows if rows >= tokens), tokens)
     products = many_rows_s(costs.machine, costs.dense_parameters, rows)
     return read_s(costs.machine, tiles * costs.dense_bytes) + products
 

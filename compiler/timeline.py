@@ -7,6 +7,7 @@ predicts for all of them beyond theirs, so the two may differ only by what overl
 
 from dataclasses import dataclass, replace
 
+from firmtoken.compiler.costs import Costs, Residency
 from firmtoken.compiler.estimate_constants import REFERENCE_DEPTH
 from firmtoken.compiler.facts import ModelFacts
 from firmtoken.compiler.machine import describe_machine
@@ -17,8 +18,6 @@ from firmtoken.compiler.plan_costs import plan_costs, plan_residency
 from firmtoken.compiler.program import BoundStep, Flat, Value
 from firmtoken.compiler.simulation import Arrow, Task, simulate
 from firmtoken.compiler.speed import (
-    Costs,
-    Residency,
     admission_s,
     decode_fixed_s,
     decode_step_s,

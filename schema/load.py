@@ -15,6 +15,7 @@ from firmtoken.schema.diagnostic import (
 )
 from firmtoken.schema.merge import merge
 from firmtoken.schema.overrides import command_line, read_override
+from firmtoken.schema.part_files import alone, part_alone
 from firmtoken.schema.profile import Profile
 from firmtoken.schema.references import argument_file
 from firmtoken.schema.tree import MapNode, Step, value_place, written
@@ -61,6 +62,8 @@ def load_profile(argument: str, overrides: Sequence[str] = ()) -> LoadedProfile:
         raise ProfileError([diagnose(file, Place(file="", line=1, column=1), "")])
     assembly = Assembly()
     tree = assembly.document(file, "", ())
+    if part := part_alone(tree):
+        raise ProfileError([diagnose(alone(part, file), tree.place, "")])
     for ordinal, text in enumerate(overrides, start=1):
         over = read_override(text, ordinal)
         if isinstance(over, Diagnostic):

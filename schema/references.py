@@ -47,8 +47,10 @@ def argument_file(argument: str) -> File | Fault:
     """A path if it has a separator or a suffix, else the name of a shipped profile."""
     if argument.startswith(SHIPPED):
         return shipped_file(argument, near=shipped_profiles())
-    if os.sep in argument or Path(argument).suffix:
-        return outer_file(Path(argument), argument)
+    if os.sep in argument or Path(argument).suffix or argument in (os.curdir, os.pardir):
+        shipped = listing(SHIPPED + name for name in shipped_profiles())
+        lost = f"check the path, or take a shipped profile: {shipped}"
+        return outer_file(Path(argument), argument, lost=lost)
     found = shipped_file(SHIPPED + argument, near=shipped_profiles())
     if isinstance(found, Fault) and Path(f"{argument}{SUFFIX}").is_file():
         return Fault(
@@ -57,9 +59,11 @@ def argument_file(argument: str) -> File | Fault:
     return found
 
 
-def outer_file(path: Path, shown: str) -> File | Fault:
+def outer_file(
+    path: Path, shown: str, *, lost: str = "check the path: it starts at this folder"
+) -> File | Fault:
     """A file that the command line names: it may lie anywhere, and its folder bounds the rest."""
-    found = regular_file(path, shown=shown, written=shown)
+    found = regular_file(path, shown=shown, written=shown, lost=lost)
     return found if isinstance(found, Fault) else File(path=found, shown=shown, folder=found.parent)
 
 
@@ -95,7 +99,8 @@ def referenced_file(reference: str, base: File) -> File | Fault:
     if base.shown == SET:
         return outer_file(base.path.parent / reference, reference)
     shown = beside(reference, base)
-    path = regular_file(base.path.parent / reference, shown=shown, written=reference)
+    lost = "check the path: one that is written in a file starts at that file"
+    path = regular_file(base.path.parent / reference, shown=shown, written=reference, lost=lost)
     if isinstance(path, Fault):
         return path
     if not path.is_relative_to(base.folder) and not path.is_relative_to(shipped_folder()):
@@ -115,15 +120,15 @@ def beside(reference: str, base: File) -> str:
     return SHIPPED + name.removesuffix(SUFFIX)
 
 
-def regular_file(path: Path, *, shown: str, written: str) -> Path | Fault:
-    """The file at `path` with links resolved; a hint can stand where `written` stands."""
+def regular_file(path: Path, *, shown: str, written: str, lost: str) -> Path | Fault:
+    """The file at `path` with links resolved; a hint can stand where `written` stands, `lost` if none is near."""
     try:
         resolved = path.resolve(strict=True)
     except (OSError, ValueError, RuntimeError):  # missing, a NUL in the name, a loop of links
         return Fault(
             code="no_file",
             message=f"there is no file `{literal(shown)}`",
-            hint=near_file(path, written),
+            hint=near_file(path, written) or lost,
         )
     if not resolved.is_file():
         return Fault(
@@ -135,7 +140,7 @@ def regular_file(path: Path, *, shown: str, written: str) -> Path | Fault:
 
 
 def near_file(path: Path, written: str) -> str:
-    """A file of that folder with nearly that name, a shipped one, or how paths are read."""
+    """A file of that folder with nearly that name, or a shipped one; empty if there is none."""
     stem = path.name.removesuffix(SUFFIX)
     try:
         beside_it = sorted(each.stem for each in path.parent.iterdir() if each.suffix == SUFFIX)
@@ -149,7 +154,7 @@ def near_file(path: Path, written: str) -> str:
     if near:
         name = near.split("`")[1] + SUFFIX
         return f"did you mean `{literal(Path(written).parent / name)}`?"
-    return "check the path: one that is written in a file starts at that file"
+    return ""
 
 
 def read_bytes(file: File) -> bytes | Fault:

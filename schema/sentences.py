@@ -80,6 +80,15 @@ def expected(what: str, hint: str | None = None) -> Callable[[ErrorDetails, Step
     return explain
 
 
+def whole_number(error: ErrorDetails, steps: Steps) -> Fault:
+    example = 1919 if steps[-1:] == ("port",) else 8
+    return fault(
+        error,
+        f"expected a whole number, found {found(error)}",
+        f"write digits, for example `{example}`",
+    )
+
+
 def text(error: ErrorDetails, steps: Steps) -> Fault:
     value = error["input"]
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
@@ -165,7 +174,7 @@ SENTENCES: Mapping[str, Callable[[ErrorDetails, Steps], Fault]] = {
     ),
     "string_too_long": length("at most", "max_length", "letters", "shorten it"),
     "string_pattern_mismatch": pattern,
-    "int_type": expected("a whole number", "write digits, for example `8`"),
+    "int_type": whole_number,
     "float_type": expected("a number", "write digits, for example `1.5`"),
     "finite_number": expected("a finite number", "write digits, for example `1.5`"),
     "greater_than": bound("above", "gt", "write more than `{}`"),

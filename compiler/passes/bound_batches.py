@@ -43,16 +43,17 @@ def bound_batches(profile: Profile, facts: ModelFacts) -> Batches:
     return Batches(
         max_num_seqs=profile.serving.requests,
         graph_batch_sizes=graph_batch_sizes(profile.serving.requests),
-        prefill_graph_rows=(
-            tuple(rows for rows in PREFILL_GRAPH_ROWS if rows <= tile)
-            if uses_graphs(profile)
-            else ()
-        ),
+        prefill_graph_rows=(short_prompt_rows(machine.kind, tile) if uses_graphs(profile) else ()),
         mixer_tile=tile,
         moe_chunk=chunk,
         columns=column_blocks(describe_machine(profile.hardware).kind, facts.hidden_size),
         because=because,
     )
+
+
+def short_prompt_rows(kind: str, tile: int) -> tuple[int, ...]:
+    """The lengths of a short prompt that a device of this kind captures, if it captures any."""
+    return tuple(rows for rows in PREFILL_GRAPH_ROWS if rows <= tile) if kind == "cuda" else ()
 
 
 def column_blocks(kind: str, hidden_size: int) -> int:

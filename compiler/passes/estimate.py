@@ -2,6 +2,7 @@
 
 from firmtoken.compiler.admission import OUTPUT_RESERVE
 from firmtoken.compiler.conversation import predict_conversation
+from firmtoken.compiler.costs import Costs, Residency
 from firmtoken.compiler.estimate_constants import (
     BANDWIDTH_SHARE,
     PREFILL_LAYER_S,
@@ -13,8 +14,6 @@ from firmtoken.compiler.kernel_times import launch_s
 from firmtoken.compiler.machine import Machine
 from firmtoken.compiler.plan import BytesPerToken, Estimates, OnDemand
 from firmtoken.compiler.speed import (
-    Costs,
-    Residency,
     bank_stream_s,
     device_bytes,
     first_token_host_s,

@@ -1,13 +1,12 @@
 """`set_thresholds`: from how many tokens on a prompt streams the bank, how often decode runs between, deadlines."""
 
+from firmtoken.compiler.costs import Costs, Residency
 from firmtoken.compiler.errors import PlanError, Refusal
 from firmtoken.compiler.facts import Batches, Split
 from firmtoken.compiler.hit_rates import hit_rate
 from firmtoken.compiler.plan import Deadlines, OnDemand, Schedule
 from firmtoken.compiler.quantities import count, seconds
 from firmtoken.compiler.speed import (
-    Costs,
-    Residency,
     decode_step_s,
     on_demand_s,
     pass_s,

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from statistics import median
 
+from firmtoken.compiler.estimate_constants import REFERENCE_DEPTH
 from firmtoken.runtime.bench.estimates import PlanEstimates
 from firmtoken.runtime.bench.questions import FREE_TOKENS, Questions
 from firmtoken.runtime.bench.rows import Row, Stream, decode_rate, row
@@ -17,6 +18,7 @@ Run = Callable[[Sequence[Sequence[int]], int], Awaitable[list[Stream]]]
 Counters = Callable[[], Awaitable[Stats]]
 
 MS = 1e3
+FIRST_REQUEST = "first request after ready"
 FIRST_TOKEN = 2
 """Tokens of an answer of which only the first is waited for: it comes in a chunk of its own, as in a longer answer."""
 
@@ -34,6 +36,8 @@ class Bench:
     runs: int
     streams: tuple[int, ...]
     """How many together, in the decode rows; first of all one."""
+    begin: Callable[[str], object]
+    """Told the name of each row before it is measured."""
     salts: Iterator[int] = field(default_factory=count)
     """One for each question, so that nobody's prompt is in the prefix cache already."""
 
@@ -41,10 +45,11 @@ class Bench:
         """Tokens a second of one stream, and of several together."""
         return [
             row(
-                f"{self.where} decode, {_streams(streams)}",
+                self._begun(f"decode, {_streams(streams)}"),
                 "tok/s",
                 [await self._decode(streams) for _ in range(self.runs)],
                 estimate=streams / self._step_s(streams),
+                note=f"{self._depth():,} tokens deep, in `ft plan` {REFERENCE_DEPTH:,}",
             )
             for streams in self.streams
         ]
@@ -53,7 +58,7 @@ class Bench:
         """Milliseconds of a decode step by the device's own clock, from its first launch to its last."""
         return [
             row(
-                f"{self.where} decode step on the device, {_streams(streams)}",
+                self._begun(f"decode step on the device, {_streams(streams)}"),
                 "ms",
                 [await self._device_step(streams, counters) for _ in range(self.runs)],
                 estimate=MS * self.estimates.device_step_s(self._depth(), streams=streams),
@@ -67,7 +72,7 @@ class Bench:
         for length in self.questions.first_tokens:
             if length > longest:
                 continue
-            name = f"{self.where} TTFT, {length:,} tokens"
+            name = self._begun(f"TTFT, {length:,} tokens")
             waits = [(await self.first_token(length)).ttft_s for _ in range(self.runs)]
             rows.append(row(name, "s", waits, estimate=self.estimates.first_token_s(length)))
         return [*rows, await self._second_turn(longest)]
@@ -76,14 +81,20 @@ class Bench:
         """Decode speed of one stream behind a long prompt, over that behind a `short` one."""
         depth = self.questions.deep
         assert depth is not None
+        name = self._begun(f"decode after {depth:,} tokens, over short")
         rates = [await self._decode(1, depth) for _ in range(self.runs)]
         return row(
-            f"{self.where} decode after {depth:,} tokens, over short",
+            name,
             "",
             [rate / short.value for rate in rates],
             estimate=self._step_s(1) / self._step_s(1, depth),
             note=f"{median(rates):,.1f} tok/s",
         )
+
+    async def first_request(self) -> Stream:
+        """The first that a server gets."""
+        self._begun(FIRST_REQUEST)
+        return await self.first_token(min(self.questions.first_tokens))
 
     async def first_token(self, length: int) -> Stream:
         """One new prompt."""
@@ -92,6 +103,7 @@ class Bench:
 
     async def warm(self) -> None:
         """What decode rows ask, for nothing."""
+        self._begun("warm-up")
         await self._decode(1)
 
     async def _decode(self, streams: int, prompt: int | None = None) -> float:
@@ -108,6 +120,7 @@ class Bench:
     async def _second_turn(self, longest: int) -> Row:
         new = self.questions.turn
         length = max(known for known in self.questions.known if known <= longest)
+        name = self._begun(f"TTFT, second turn: {length + new:,} tokens, {new} new")
         [known] = self.prompts(length, 1, next(self.salts))
         await self.run([known], FIRST_TOKEN)
         waits, cached = [], []
@@ -118,12 +131,18 @@ class Bench:
             cached.append(stream.cached)
         seen = min(cached)
         return row(
-            f"{self.where} TTFT, second turn: {length + new:,} tokens, {new} new",
+            name,
             "s",
             waits,
             estimate=self.estimates.first_token_s(length + new - seen, seen),
             note=f"{seen:,} tokens cached",
         )
+
+    def _begun(self, what: str) -> str:
+        """The name of a row, which is said."""
+        name = f"{self.where} {what}"
+        self.begin(name)
+        return name
 
     def _step_s(self, streams: int, prompt: int | None = None) -> float:
         """The estimate of a step half-way through an answer."""
@@ -156,7 +175,7 @@ async def engine_rows(bench: Bench, counters: Counters) -> Alone:
 async def client_rows(bench: Bench, alone: Alone, *, context: int) -> list[Row]:
     """What a client meets, from the first request after ready on; what does not fit into `context` is left out."""
     longest = context - FREE_TOKENS
-    first = await bench.first_token(min(bench.questions.first_tokens))
+    first = await bench.first_request()
     await bench.warm()
     decode = await bench.decode_rows()
     firsts = await bench.first_token_rows(longest)
@@ -164,7 +183,7 @@ async def client_rows(bench: Bench, alone: Alone, *, context: int) -> list[Row]:
     rows = [*decode, *firsts]
     rows.append(
         row(
-            f"{where} first request after ready, over steady",
+            f"{where} {FIRST_REQUEST}, over steady",
             "",
             [first.ttft_s / steady.value],
             note=f"{first.ttft_s:.3f} s",

@@ -36,6 +36,7 @@ from firmtoken.runtime.cli.compiled import Compiled, compile_argument
 from firmtoken.runtime.cli.failure import Failure, say
 from firmtoken.runtime.cli.fit import require_fit, require_runnable
 from firmtoken.runtime.cli.model_texts import model_texts
+from firmtoken.runtime.cli.progress import LineProgress
 from firmtoken.runtime.cli.this_gpu import GIB, choose_gpu, engine_environment
 from firmtoken.runtime.cli.this_machine import compute_threads
 from firmtoken.runtime.engine.messages import Sampling
@@ -80,26 +81,28 @@ def bench(
 ) -> int:
     """Measure and print; the exit code. `from_hub` fetches a checkpoint that is not in a folder; raises `Failure`."""
     compiled = compile_argument(argument, overrides)
-    require_runnable(compiled.plan)
+    require_runnable(compiled)
     require_fit(compiled)
     questions = QUESTIONS[compiled.plan.device.kind]
     _require_room(compiled, questions)
     if "hub" in compiled.plan.model.source:
         compiled = replace(compiled, plan=from_hub(compiled.plan))
     prompts = _prompts(compiled)
-    describe = partial(_describe, compiled, questions, prompts, wish)
+    progress = LineProgress(on_terminal=sys.stderr.isatty())
+    describe = partial(_describe, compiled, questions, prompts, wish, progress)
     memory = watch_memory(compiled.plan)
     try:
-        say("measuring the engine alone", None)
-        alone = asyncio.run(_engine_rows(compiled, describe, wish))
-        say("starting the server", None)
-        with server(argument, overrides) as served:
-            say("measuring through HTTP", None)
+        progress.say("starting the engine alone")
+        alone = asyncio.run(_engine_rows(compiled, describe, wish, progress))
+        progress.say("starting the server")
+        with server(argument, overrides, progress.say) as served:
             at_ready = memory("at ready")
             rows = asyncio.run(_http_rows(compiled, describe, wish, served.address, alone))
             at_end = memory("after these requests")
     except (ApiError, http.BenchFailed) as error:
         raise Failure(str(error), exit_code=FAILED) from error
+    finally:
+        progress.end()
     start = row("start to ready", "s", [served.start_s])
     show(compiled, [*alone.decode, *alone.steps, *rows, start, *at_ready, *at_end], wish)
     return 0
@@ -116,7 +119,13 @@ def _require_room(compiled: Compiled, questions: Questions) -> None:
 
 
 def _describe(
-    compiled: Compiled, questions: Questions, prompts: Prompts, wish: Wish, where: str, run: Run
+    compiled: Compiled,
+    questions: Questions,
+    prompts: Prompts,
+    wish: Wish,
+    progress: LineProgress,
+    where: str,
+    run: Run,
 ) -> Bench:
     together = min(STREAMS, compiled.plan.schedule.max_num_seqs)
     return Bench(
@@ -127,6 +136,7 @@ def _describe(
         estimates=PlanEstimates(compiled.loaded.profile, compiled.plan),
         runs=wish.runs,
         streams=tuple(dict.fromkeys((1, together))),
+        begin=lambda name: progress.say(f"measuring: {name}"),
     )
 
 
@@ -158,7 +168,25 @@ def _prompts(compiled: Compiled) -> Prompts:
     )
 
 
-async def _engine_rows(compiled: Compiled, describe: Describe, wish: Wish) -> Alone:
+class ToldLines(logging.Handler):
+    """What an engine says of itself, told as it comes."""
+
+    def __init__(self, progress: LineProgress) -> None:
+        super().__init__()
+        self._progress = progress
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """One line of its log."""
+        if record.levelno < logging.WARNING:
+            self._progress.say(record.getMessage())
+        else:
+            self._progress.end()
+            say(record.getMessage(), None)
+
+
+async def _engine_rows(
+    compiled: Compiled, describe: Describe, wish: Wish, progress: LineProgress
+) -> Alone:
     plan = compiled.plan
     threads = compiled.loaded.profile.hardware.host.threads
     spec = EngineSpec(
@@ -172,7 +200,9 @@ async def _engine_rows(compiled: Compiled, describe: Describe, wish: Wish) -> Al
         timed=QUESTIONS[plan.device.kind].timed,
     )
     log = logging.getLogger("firmtoken.bench")
-    log.setLevel(logging.ERROR)
+    log.setLevel(logging.INFO)
+    log.propagate = False
+    log.handlers = [ToldLines(progress)]
     alone = EngineBench(spec, wish.sampling, log)
 
     async def run(batch: Sequence[Sequence[int]], output: int) -> list[Stream]:
@@ -180,6 +210,7 @@ async def _engine_rows(compiled: Compiled, describe: Describe, wish: Wish) -> Al
 
     try:
         async with alone:
+            log.setLevel(logging.WARNING)  # from here on rows say what is done
             return await engine_rows(describe("engine", run), alone.counters)
     except EngineDead as error:
         death = alone.death
@@ -209,8 +240,10 @@ class Served:
 
 
 @contextmanager
-def server(argument: str, overrides: Sequence[str]) -> Iterator[Served]:
-    """`ft run` in a process of its own, as clients meet it."""
+def server(
+    argument: str, overrides: Sequence[str], tell: Callable[[str], None]
+) -> Iterator[Served]:
+    """`ft run` in a process of its own, as clients meet it; `tell` gets what it logs before it is ready."""
     command = [
         sys.executable,
         "-P",
@@ -231,7 +264,8 @@ def server(argument: str, overrides: Sequence[str]) -> Iterator[Served]:
     ) as process:
         assert process.stdout is not None and process.stderr is not None
         said: deque[str] = deque(maxlen=LAST_LINES)
-        listening = threading.Thread(target=said.extend, args=(process.stderr,))
+        ready = threading.Event()
+        listening = threading.Thread(target=_listen, args=(process.stderr, said, ready, tell))
         listening.start()
         try:
             address = _address(process.stdout)
@@ -242,10 +276,21 @@ def server(argument: str, overrides: Sequence[str]) -> Iterator[Served]:
                 raise http.BenchFailed(
                     f"`ft run` ended with exit code {code} before it was ready:\n{last}"
                 )
+            ready.set()
             yield Served(address=address, start_s=time.perf_counter() - begun)
         finally:
             process.terminate()
             listening.join()
+
+
+def _listen(
+    lines: Iterable[str], said: deque[str], ready: threading.Event, tell: Callable[[str], None]
+) -> None:
+    for line in lines:
+        said.append(line)
+        _, informs, text = line.rstrip("\n").partition(" INFO ")
+        if informs and not ready.is_set():
+            tell(text)
 
 
 def _address(output: Iterable[str]) -> str | None:

@@ -23,7 +23,7 @@ from firmtoken.runtime.cli.evidence import (
 )
 from firmtoken.runtime.cli.failure import Failure, say
 from firmtoken.runtime.cli.progress import CountProgress
-from firmtoken.runtime.exit_codes import FAILED, REFUSED
+from firmtoken.runtime.exit_codes import REFUSED
 from firmtoken.runtime.kernels import CARDS
 from firmtoken.runtime.kernels.attention.flashinfer_module import FlashinferBuilt, FlashinferModule
 from firmtoken.runtime.kernels.cross_compile import (
@@ -98,7 +98,7 @@ def _require_triton() -> None:
     if find_spec("triton") is None:
         raise Failure(
             "`ft check --kernels` compiles with Triton, which is not installed here: nothing was compiled",
-            exit_code=FAILED,
+            exit_code=REFUSED,
             hint='`pip install "firmtoken[kernels]"`, or `pip install -e ".[kernels]"` in a clone',
         )
 

@@ -75,7 +75,7 @@ def _key(path: Path) -> bytes:
     try:
         return read_keys(path)[0]
     except KeysFault as error:
-        raise Failure(f"`--key-file`: {error}", exit_code=FAILED) from error
+        raise Failure(f"`--key-file`: {error}", exit_code=WRONG) from error
 
 
 def _ask(target: SplitResult, key: bytes | None) -> tuple[int, bytes]:

@@ -5,9 +5,8 @@ from pathlib import Path
 
 from firmtoken.compiler.errors import PlanError
 from firmtoken.compiler.explain import context_line
-from firmtoken.compiler.people import not_runnable
+from firmtoken.compiler.people import longest_resident, not_runnable
 from firmtoken.compiler.pipeline import compile_profile
-from firmtoken.compiler.plan import Plan
 from firmtoken.runtime.cli.compiled import Compiled
 from firmtoken.runtime.cli.diff import differences
 from firmtoken.runtime.cli.failure import Failure
@@ -20,15 +19,27 @@ from firmtoken.schema.profile import Profile
 MIB = 2**20
 
 
-def require_runnable(plan: Plan) -> None:
+def require_runnable(compiled: Compiled) -> None:
     """Raise `Failure` for a plan that no machine can run yet; what it would be, `ft plan` says."""
-    if note := not_runnable(plan):
+    if note := not_runnable(compiled.plan):
         raise Failure(
-            f"the plan `{plan.profile.name}` {note}",
+            f"the plan `{compiled.plan.profile.name}` {note}",
             exit_code=REFUSED,
-            hint="this version runs GPU plans whose experts are all resident, and CPU profiles such as"
+            hint=_shorter(compiled)
+            or "this version runs GPU plans whose experts are all resident, and CPU profiles such as"
             " `ft run tiny-cpu`",
         )
+
+
+def _shorter(compiled: Compiled) -> str:
+    """The longest context that runs, found by compiling it; empty if what keeps the plan from running is not that."""
+    longest = longest_resident(compiled.plan)
+    if longest is None or longest >= compiled.plan.context.effective:
+        return ""
+    profile = compiled.loaded.profile
+    serving = profile.serving.model_copy(update={"context": longest})
+    plan = compile_profile(profile.model_copy(update={"serving": serving}), CARDS)
+    return "" if not_runnable(plan) else f"`--set serving.context={longest}` runs"
 
 
 def require_fit(compiled: Compiled, *, root: Path = Path("/")) -> None:

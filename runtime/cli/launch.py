@@ -22,7 +22,7 @@ from firmtoken.runtime.cli.model_texts import model_texts
 from firmtoken.runtime.cli.serve import Launch, serve
 from firmtoken.runtime.cli.this_gpu import engine_environment
 from firmtoken.runtime.cli.this_machine import compute_threads
-from firmtoken.runtime.exit_codes import FAILED
+from firmtoken.runtime.exit_codes import FAILED, WRONG
 from firmtoken.runtime.server.folder import ModelFolderFault
 from firmtoken.runtime.server.key_file import KeysFault
 from firmtoken.runtime.server.keys import load_keys
@@ -53,7 +53,7 @@ def launch(
     # `kill -USR1` asks for stacks; C code answers, so it works while nothing else does.
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     compiled = compile_argument(argument, overrides)
-    require_runnable(compiled.plan)
+    require_runnable(compiled)
     _show(compiled.plan)
     if locked:
         require_lock(compiled, lock_path(compiled, lock), argument)
@@ -81,7 +81,7 @@ def _keys(settings: Server) -> tuple[bytes, ...]:
         return load_keys(Path(settings.api_keys.file))
     except KeysFault as error:
         raise Failure(
-            f"`server.api_keys.file`: {error}", exit_code=FAILED, hint="one key per line"
+            f"`server.api_keys.file`: {error}", exit_code=WRONG, hint="one key per line"
         ) from error
 
 

@@ -28,9 +28,8 @@ def _write(text: str, path: Path) -> None:
     if path.exists() and not path.is_file():
         path.write_text(text, encoding="utf-8")  # a device or a pipe cannot be replaced
         return
-    path = Path(
-        os.path.realpath(path)
-    )  # a link stays one; `resolve` raises for one that leads to itself
+    # A link stays one; `resolve` raises for one that leads to itself.
+    path = Path(os.path.realpath(path))
     new = path.with_name(f".{path.name}.{os.getpid()}.new")
     try:
         new.write_text(text, encoding="utf-8")

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 
 from firmtoken.runtime.cli.failure import Failure
-from firmtoken.runtime.exit_codes import FAILED
+from firmtoken.runtime.exit_codes import REFUSED
 
 SERVING = ("uvicorn", "litestar", "jinja2", "tokenizers", "torch", "numpy")
 """What the processes of a command that serves import: said here, before it would be a stack of one of them."""
@@ -26,7 +26,7 @@ def needed(command: str, *, extra: str, packages: Sequence[str] = ()) -> Iterato
         what = "the serving packages" if extra == "run" else f"the packages of `{extra}`"
         raise Failure(
             f"`ft {command}` needs {what}, `{package}` is missing",
-            exit_code=FAILED,
+            exit_code=REFUSED,
             hint=f'`pip install "firmtoken[{extra}]"`, or `pip install -e ".[{extra}]"` in a clone',
         ) from error
     except ValueError as error:
@@ -35,6 +35,6 @@ def needed(command: str, *, extra: str, packages: Sequence[str] = ()) -> Iterato
         # huggingface_hub reads its variables when it is imported, and raises what `int` does.
         raise Failure(
             f"`ft {command}`: a variable of `huggingface_hub` has a value that it cannot read: {error}",
-            exit_code=FAILED,
+            exit_code=REFUSED,
             hint="set right or unset the variables that begin with `HF_`",
         ) from error

@@ -3,6 +3,7 @@
 import sys
 from collections import deque
 from collections.abc import Callable
+from shutil import get_terminal_size
 
 WINDOW_S = 10.0
 """Time over which a rate is taken, so that a line which stalls is seen to stall."""
@@ -41,13 +42,11 @@ class ByteProgress:
         while len(self._seen) > 2 and now - self._seen[0][0] > WINDOW_S:
             self._seen.popleft()
         line = self._line(now, done)
-        print(f"{CLEAR}{line}" if self._on_terminal else f"{line}\n", end="", file=sys.stderr)
-        sys.stderr.flush()
+        _say(line, on_terminal=self._on_terminal)
 
     def end(self) -> None:
         """Leave the line, so that the next text has its own."""
-        if self._on_terminal:
-            print(CLEAR, end="", file=sys.stderr, flush=True)
+        _leave(on_terminal=self._on_terminal)
 
     def _line(self, now: float, done: int) -> str:
         then, before = self._seen[0]
@@ -73,13 +72,37 @@ class CountProgress:
         """Say that the next one begins: before it, because it may take long."""
         self._begun += 1
         line = f"{self._phase} {self._begun} of {self._total}: {name}"
-        print(f"{CLEAR}{line}" if self._on_terminal else f"{line}\n", end="", file=sys.stderr)
-        sys.stderr.flush()
+        _say(line, on_terminal=self._on_terminal)
 
     def end(self) -> None:
         """Leave the line, so that the next text has its own."""
-        if self._on_terminal:
-            print(CLEAR, end="", file=sys.stderr, flush=True)
+        _leave(on_terminal=self._on_terminal)
+
+
+class LineProgress:
+    """One line after another, as they come."""
+
+    def __init__(self, *, on_terminal: bool) -> None:
+        self._on_terminal = on_terminal
+
+    def say(self, line: str) -> None:
+        """The next one; on a terminal it takes the place of the one before."""
+        _say(line, on_terminal=self._on_terminal)
+
+    def end(self) -> None:
+        """Leave the line, so that the next text has its own."""
+        _leave(on_terminal=self._on_terminal)
+
+
+def _say(line: str, *, on_terminal: bool) -> None:
+    # A terminal has one row for it: what is longer would stay there.
+    text = CLEAR + line[: get_terminal_size().columns - 1] if on_terminal else f"{line}\n"
+    print(text, end="", file=sys.stderr, flush=True)
+
+
+def _leave(*, on_terminal: bool) -> None:
+    if on_terminal:
+        print(CLEAR, end="", file=sys.stderr, flush=True)
 
 
 def remaining(seconds: float) -> str:

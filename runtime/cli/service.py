@@ -48,7 +48,7 @@ def print_service(
 ) -> int:
     """Check the profile as `ft run` would, print the unit, start nothing."""
     compiled = compile_argument(argument, overrides)
-    require_runnable(compiled.plan)
+    require_runnable(compiled)
     path = lock_path(compiled, lock).absolute() if locked else None
     if path is not None:
         require_lock(compiled, path, argument)

@@ -96,9 +96,8 @@ def difference(found: torch.Tensor, wanted: torch.Tensor, dims: int) -> float:
     known = ~rows.isnan()
     size = rows.abs().nan_to_num(0.0).amax(-1, keepdim=True)
     apart = (found.view(rows.shape) - rows).abs()
-    share = torch.where(
-        apart == 0, 0.0, apart / size
-    )  # of a row of zeros anything else is infinite
+    # Of a row of zeros anything else is infinite.
+    share = torch.where(apart == 0, 0.0, apart / size)
     share = share.nan_to_num(nan=torch.inf, posinf=torch.inf)
     return float(share[known].max()) if bool(known.any()) else 0.0
 

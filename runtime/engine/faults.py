@@ -86,9 +86,8 @@ def happen(fault: Fault) -> None:
         case "stall":
             while True:
                 pass
-        case (
-            "freeze"
-        ):  # one call into C that never comes back: no other thread gets the interpreter's lock
+        case "freeze":
+            # One call into C that never comes back: no other thread gets the interpreter's lock.
             deque(itertools.repeat(None), maxlen=0)
         case "die":
             os.kill(os.getpid(), signal.SIGKILL)

@@ -125,9 +125,8 @@ class Scheduler:
         for sequence in self._in_phase(Phase.DECODE):
             num_tokens = len(sequence.token_ids)
             if self.holdings.can_cover(sequence, num_tokens):
-                self.holdings.cover(
-                    sequence, num_tokens
-                )  # now: the next one counts what this one took
+                # Now: the next one counts what this one took.
+                self.holdings.cover(sequence, num_tokens)
                 ready.append(sequence)
         return self._batch(ready)
 

@@ -17,9 +17,10 @@ from triton.runtime.jit import JITFunction
 
 @contextmanager
 def compile_only(threads: int) -> Iterator[None]:
-    """Launches of this thread only compile, so many at a time; when it ends all are ready to be launched.
+    """Launches only compile, so many at a time; when it ends all are ready to be launched.
 
-    No other thread may launch Triton kernels meanwhile. Raises what a compiler raises.
+    That holds for the whole process, so no other thread may launch Triton kernels meanwhile. Raises what a compiler
+    raises.
     """
     launch = JITFunction.run
     kernels: dict[int, Any] = {}

@@ -65,6 +65,5 @@ class Control:
 
     def _empty_stacks(self) -> None:
         os.ftruncate(self._stacks, 0)
-        os.lseek(
-            self._stacks, 0, os.SEEK_SET
-        )  # the engine writes where we point: it shares our offset
+        # The engine writes where we point: it shares our offset.
+        os.lseek(self._stacks, 0, os.SEEK_SET)

@@ -169,8 +169,13 @@ class Speed:
 
     @property
     def graph_rows(self) -> list[int]:
-        """Lengths to which a short prompt is padded, where nothing is fetched: up to a tile."""
-        if self.offloaded or not self.captured:
+        """Lengths of prompts that are captured."""
+        return self.padded_rows if self.captured and not self.offloaded else []
+
+    @property
+    def padded_rows(self) -> list[int]:
+        """Lengths to which a short prompt is padded, up to a tile; without a graph it is not taken for shorter."""
+        if not self.gpu:
             return []
         lengths = (32, 64, 128, 256, 512, 768, 1024, 1536, 2048)
         return [rows for rows in lengths if rows <= self.tile]
@@ -247,7 +252,7 @@ class Speed:
 
     def compute_s(self, tokens: int, depth: int) -> float:
         """C(T, d)."""
-        padded = next((rows for rows in self.graph_rows if rows >= tokens), tokens)
+        padded = next((rows for rows in self.padded_rows if rows >= tokens), tokens)
         seconds = self.read_s(-(-tokens // self.tile) * self.model.read_bytes)
         seconds += self.many_s(self.dense, padded, max(1, padded / 128))
         seconds += self.few_s(self.model.head, 1) + self.experts_s(tokens)
@@ -257,7 +262,8 @@ class Speed:
             seconds += self.model.linear * -(-tokens // 64) * 6.5e-6
         chunks = -(-tokens // self.chunk)
         seconds += chunks * fixed + self.attention_s(tokens, depth)
-        beyond = self.graph_rows and tokens > self.graph_rows[-1]
+        longest = self.graph_rows[-1] if self.graph_rows else 0
+        beyond = self.gpu and not self.offloaded and tokens > longest
         return max(seconds, chunks * self.model.layers * 2e-3 if beyond else 0.0)
 
     def first_s(self, tokens: int) -> float:

@@ -17,13 +17,19 @@ from pathlib import Path
 import pytest
 
 from firmtoken.compiler import estimate_constants
+from firmtoken.compiler.conversation import first_token_s
+from firmtoken.compiler.costs import Costs, Residency
 from firmtoken.compiler.estimate_constants import ATTENTION_SHARE, BANDWIDTH_SHARE, PRODUCT_SHARE
 from firmtoken.compiler.kernel_times import launch_s
 from firmtoken.compiler.machine import Machine, describe_machine
 from firmtoken.compiler.passes.describe_model import describe_model
-from firmtoken.compiler.plan import Plan
+from firmtoken.compiler.plan import OnDemand, Plan
 from firmtoken.compiler.plan_costs import plan_costs, plan_residency
-from firmtoken.compiler.speed import Costs, Residency, decode_step_s, prefill_s, speed
+from firmtoken.compiler.speed import (
+    decode_step_s,
+    prefill_s,
+    speed,
+)
 from firmtoken.schema.load import load_profile
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -112,7 +118,7 @@ def flash_next(machine: Machine, *, slots: int, span: int) -> Situation:
         launches=0,
         mixer_tile=8_192,
         moe_chunk=8_192,
-        prefill_graph_rows=(),
+        resident=False,
     )
     residency = Residency(offloaded=True, slots=slots, total=48 * 512, span=span)
     return Situation(costs=costs, residency=residency)
@@ -232,6 +238,24 @@ def test_without_graphs_no_step_is_faster(plan_of: Plans) -> None:
                     for costs in (captured.costs, eager)
                 ]
                 assert times == sorted(times)
+
+
+def test_without_graphs_no_first_token_is_earlier(plan_of: Plans) -> None:
+    """A graph pads a short prompt; to launch it from the host was never seen to be the faster way."""
+    below = OnDemand(cold=0, warm=0)
+    for name in ("4090-qwen", "h200-qwen", "h200-minimax", "pro6000-minimax"):
+        captured = situation(plan_of, name)
+        eager = replace(captured.costs, captured=False)
+        for tokens in (1, 33, 513, 564, 2048, 2049, 9_000):
+            for depth in (0, 8_192):
+                times = [
+                    first_token_s(costs, captured.residency, below, tokens, depth)
+                    for costs in (captured.costs, eager)
+                ]
+                assert times == sorted(times), (name, tokens, depth)
+    captured_s = plan_of("4090-qwen").estimates.conversation.turn_s
+    for override in ("graphs=off", "experts.placement=offload"):
+        assert plan_of("4090-qwen", override).estimates.conversation.turn_s >= captured_s
 
 
 def test_a_plan_gives_the_costs_that_it_was_made_with(plan_of: Plans) -> None:

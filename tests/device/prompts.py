@@ -26,6 +26,7 @@ from firmtoken.runtime.engine.program import Interpreter
 from firmtoken.runtime.engine.warm_up import captures, warm_up
 from firmtoken.runtime.kernels import CARDS
 from firmtoken.runtime.memory.arena import Arena
+from firmtoken.runtime.memory.gpus import find_gpus
 from firmtoken.schema.load import load_profile
 
 SAMPLING = Sampling(temperature=1.0, top_p=0.95, top_k=0, min_p=0.0, seed=7)
@@ -36,19 +37,10 @@ def say(**line: object) -> None:
 
 
 def held_bytes() -> int:
-    """Of this process on the device, by NVML."""
-    import pynvml
-
-    pynvml.nvmlInit()
-    handle = pynvml.nvmlDeviceGetHandleByIndex(0)
-    own = [
-        one.usedGpuMemory
-        for one in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
-        if one.pid == os.getpid()
-    ]
-    if own and own[0]:
-        return int(own[0])
-    return int(pynvml.nvmlDeviceGetMemoryInfo(handle).used)
+    """Of this process on device 0, by NVML; of all, where the driver does not tell them apart."""
+    gpu = find_gpus()[0]
+    own = next((holder.bytes for holder in gpu.holders if holder.pid == os.getpid()), 0)
+    return own or gpu.total - gpu.free
 
 
 class Asking:

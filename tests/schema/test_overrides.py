@@ -2,7 +2,8 @@
 
 import pytest
 
-from firmtoken.schema.diagnostic import Diagnostic
+from firmtoken.schema.diagnostic import Diagnostic, ProfileError
+from firmtoken.schema.load import load_profile
 from firmtoken.schema.overrides import read_override
 from firmtoken.schema.tree import MapNode, plain
 
@@ -73,3 +74,10 @@ def test_a_wrong_override_is_refused(text: str, page: str) -> None:
     found = read_override(text, 1)
     assert isinstance(found, Diagnostic)
     assert str(found) == page
+
+
+@pytest.mark.parametrize(("field", "example"), [("server.port", 1919), ("serving.requests", 8)])
+def test_an_example_of_a_whole_number_is_one_that_people_write(field: str, example: int) -> None:
+    with pytest.raises(ProfileError) as caught:
+        load_profile("tiny-cpu", (f"{field}=abc",))
+    assert f"write digits, for example `{example}`" in str(caught.value)

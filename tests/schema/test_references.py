@@ -9,10 +9,12 @@ from firmtoken.schema.diagnostic import Fault
 from firmtoken.schema.references import (
     File,
     argument_file,
+    outer_file,
     read_bytes,
     referenced_file,
     shipped_folder,
     shipped_names,
+    shipped_profiles,
 )
 
 TOP_IS_MEANT = "did you mean `profiles/top.yaml`?"
@@ -80,10 +82,23 @@ def test_a_bare_name_of_a_file_that_lies_here_suggests_its_path(base: File) -> N
     assert expect_fault(argument_file("mine")).hint == "did you mean `./mine.yaml`?"
 
 
+SHIPPED_ARE = "check the path, or take a shipped profile: " + ", ".join(
+    f"`ft:{name}`" for name in shipped_profiles()
+)
+
+
+def test_a_path_on_the_command_line_starts_at_the_working_folder(base: File) -> None:
+    assert expect_fault(outer_file(Path("nope.yaml"), "nope.yaml")).hint == (
+        "check the path: it starts at this folder"
+    )
+
+
 @pytest.mark.parametrize(
     ("argument", "message", "hint"),
     [
-        ("nope.yaml", "there is no file `nope.yaml`", None),
+        ("nope.yaml", "there is no file `nope.yaml`", SHIPPED_ARE),
+        (".", "`.` is not a regular file", "name a `.yaml` file"),
+        ("..", "`..` is not a regular file", "name a `.yaml` file"),
         ("profiles/topp.yaml", "there is no file `profiles/topp.yaml`", TOP_IS_MEANT),
         ("profiles/top.yml", "there is no file `profiles/top.yml`", TOP_IS_MEANT),
         ("profiles/top", "there is no file `profiles/top`", TOP_IS_MEANT),

@@ -37,25 +37,30 @@ class Heads:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tiling:
-    """Constants of both cards. `sequences`: a power of two, at least those of a launch. `programs`: up to so many share
-    the tokens of few rows. `tile`: rows of a product, at least Hq / Hkv. `block`: tokens of a page at a time."""
+    """Constants of both cards."""
 
     sequences: int
+    """A power of two, at least those of a launch."""
     programs: int
+    """Up to so many share the tokens of few rows."""
     tile: int
+    """Rows of a product, at least Hq / Hkv."""
     block: int
+    """Tokens of a page at a time."""
     warps: int
     stages: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wide:
-    """How many tokens lie wide (`widen_pages.py`), and how they are read. `q_again`: each loop over tokens loads q."""
+    """How many tokens lie wide (`widen_pages.py`), and how they are read."""
 
     tokens: int
     block: int
+    """Of them at a time."""
     stages: int
     q_again: bool
+    """Each loop over tokens loads q."""
 
 
 NOTHING_WIDE = Wide(tokens=0, block=0, stages=0, q_again=False)

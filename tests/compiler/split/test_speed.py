@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 
+from firmtoken.compiler.costs import Residency
 from firmtoken.compiler.fits import Fit, Fits
 from firmtoken.compiler.frontier import fit_speed
 from firmtoken.compiler.hit_rates import hit_rate, miss_rate
 from firmtoken.compiler.speed import (
-    Residency,
     bank_stream_s,
     compute_s,
     hiding_tokens,

@@ -1,15 +1,17 @@
 """`ft bench`: where it cannot measure, and what it shows."""
 
 import json
+import logging
 import re
 
 import pytest
 
 from firmtoken.runtime.bench.http import BenchFailed
 from firmtoken.runtime.bench.rows import row
-from firmtoken.runtime.cli.bench import Wish, bench, server, show, watch_memory
+from firmtoken.runtime.cli.bench import ToldLines, Wish, bench, server, show, watch_memory
 from firmtoken.runtime.cli.compiled import compile_argument
 from firmtoken.runtime.cli.failure import Failure
+from firmtoken.runtime.cli.progress import LineProgress
 from firmtoken.runtime.cli.this_gpu import GIB
 from firmtoken.runtime.memory.gpus import FoundGpu
 
@@ -31,13 +33,31 @@ def test_a_context_that_the_requests_do_not_fit_in_is_refused() -> None:
 def test_a_server_that_does_not_start_is_quoted() -> None:
     with (
         pytest.raises(BenchFailed) as failure,
-        server("tiny-cpu", ("server.host=256.256.256.256",)),
+        server("tiny-cpu", ("server.host=256.256.256.256",), print),
     ):
         pass
     assert re.match(
         r"`ft run` ended with exit code 1 before it was ready:\ncannot listen on `256",
         str(failure.value),
     )
+
+
+def test_what_a_server_does_before_it_is_ready_is_told() -> None:
+    told: list[str] = []
+    with server("tiny-cpu", (), told.append) as served:
+        assert served.address.startswith("http://127.0.0.1:")
+    assert "loading: warm-up" in told
+    assert told[0].startswith("engine process ")
+
+
+def test_what_an_engine_says_is_told_as_it_comes(capsys: pytest.CaptureFixture[str]) -> None:
+    """On a terminal a line takes the place of the one before, but for what is wrong."""
+    log = logging.Logger("engine")
+    log.addHandler(ToldLines(LineProgress(on_terminal=True)))
+    log.info("loading: %s", "weights")
+    log.error("the engine ended")
+    clear = "\r\033[K"
+    assert capsys.readouterr().err == f"{clear}loading: weights{clear}the engine ended\n"
 
 
 def test_a_server_is_held_to_the_memory_that_it_took(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,7 @@
 """The rows of `ft bench`, of a server whose clock is made up."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 
@@ -56,7 +56,9 @@ def compiled() -> Compiled:
     return compile_argument("h200-qwen", ("serving.context=64k",))
 
 
-def bench(server: Server, kind: str = "cuda", *, runs: int = 3) -> Bench:
+def bench(
+    server: Server, kind: str = "cuda", *, runs: int = 3, begin: Callable[[str], object] = str
+) -> Bench:
     return Bench(
         where="HTTP",
         run=server.run,
@@ -65,6 +67,7 @@ def bench(server: Server, kind: str = "cuda", *, runs: int = 3) -> Bench:
         estimates=PlanEstimates(compiled().loaded.profile, compiled().plan),
         runs=runs,
         streams=(1, 4),
+        begin=begin,
     )
 
 
@@ -91,6 +94,21 @@ def test_a_gpu_answers_the_questions_that_its_peers_were_asked() -> None:
     }
     assert found["HTTP TTFT, second turn: 3,068 tokens, 61 new"].note == "2,944 tokens cached"
     assert [len(one.runs) for one in found.values()] == [3, 3, 3, 3, 3, 3, 1, 3, 3]
+
+
+def test_each_row_is_named_before_it_is_measured() -> None:
+    """Minutes without a word look like a program that hangs."""
+    told: list[str] = []
+    asked = bench(Server(), begin=told.append)
+    rows = asyncio.run(client_rows(asked, Alone(decode=[], steps=[]), context=65_536))
+    first, warm_up, *others = told
+    assert (first, warm_up) == ("HTTP first request after ready", "HTTP warm-up")
+    assert set(others) == {one.name for one in rows if not one.name.startswith(first)}
+
+
+def test_a_decode_row_says_how_deep_it_is_because_a_plan_says_its_own_number_of_8k() -> None:
+    decode, *_ = rows_of()
+    assert decode.note == "236 tokens deep, in `ft plan` 8,192"
 
 
 def test_what_the_context_does_not_hold_is_not_asked() -> None:

@@ -261,7 +261,7 @@ def test_without_triton_nothing_is_called_ok(
     check: Check, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(checking, "find_spec", lambda name: None)
-    assert check(result()) == 1
+    assert check(result()) == 3
     told = capsys.readouterr().err
     assert "Triton, which is not installed here: nothing was compiled" in told
     assert 'pip install "firmtoken[kernels]"' in told

@@ -232,4 +232,4 @@ def test_a_file_without_a_key_is_said(tmp_path: Path, content: str | bytes | Non
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
     failure = refusal("http://127.0.0.1:1", str(path))
     assert failure.text.startswith("`--key-file`: ")
-    assert failure.exit_code == 1
+    assert failure.exit_code == 2

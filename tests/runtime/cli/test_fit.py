@@ -7,7 +7,7 @@ import pytest
 
 from firmtoken.runtime.cli.compiled import compile_argument
 from firmtoken.runtime.cli.failure import Failure
-from firmtoken.runtime.cli.fit import require_fit
+from firmtoken.runtime.cli.fit import require_fit, require_runnable
 from firmtoken.runtime.cli.this_machine import available_bytes, has_nvidia_gpu
 
 GIB = 2**30
@@ -35,6 +35,39 @@ def refusal(root: Path, *overrides: str) -> Failure:
         require_fit(compile_argument("tiny-cpu", overrides), root=root)
     assert failure.value.exit_code == 3
     return failure.value
+
+
+@pytest.mark.parametrize("more", [(), ("serving.requests=8",)])
+def test_a_context_that_leaves_experts_off_the_device_is_told_the_longest_that_runs(
+    more: tuple[str, ...],
+) -> None:
+    with pytest.raises(Failure) as failure:
+        require_runnable(compile_argument("4090-qwen", ("serving.context=max", *more)))
+    hint = failure.value.hint
+    assert hint is not None
+    [override] = re.findall(r"^`--set (serving.context=[0-9]+)` runs$", hint)
+    followed = compile_argument("4090-qwen", (override, *more))
+    require_runnable(followed)
+    assert f"up to {followed.plan.context.effective:,} tokens of context" in failure.value.text
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        ("4090-qwen", "serving.context=max", "experts.placement=offload"),
+        ("4090-qwen", "experts.placement=offload"),
+        ("4090-qwen", "serving.context=max", "experts.slots=200"),
+        ("4090-qwen", "serving.pool=300k"),
+        ("4090-minimax",),
+    ],
+    ids=lambda asked: " ".join(asked),
+)
+def test_no_shorter_context_is_named_where_none_runs(asked: tuple[str, ...]) -> None:
+    name, *overrides = asked
+    with pytest.raises(Failure) as failure:
+        require_runnable(compile_argument(name, overrides))
+    assert "serving.context" not in str(failure.value.hint)
+    assert "tokens of context" not in failure.value.text
 
 
 def test_a_machine_with_less_than_the_profile_says_runs_the_same_plan(tmp_path: Path) -> None:

@@ -307,7 +307,7 @@ def test_without_the_library_the_remedy_is_named(tmp_path: Path) -> None:
         "from firmtoken.runtime.cli.run import main\nmain()\n"
     )
     done = python("-c", script, "profile", "model", NAMED)
-    assert done.returncode == 1
+    assert done.returncode == 3
     assert done.stderr.startswith(
         "`ft profile model` needs the packages of `hub`, `huggingface_hub` is missing\n"
         '  hint: `pip install "firmtoken[hub]"`'

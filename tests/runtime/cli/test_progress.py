@@ -2,7 +2,13 @@
 
 import pytest
 
-from firmtoken.runtime.cli.progress import ByteProgress, CountProgress, gigabytes, remaining
+from firmtoken.runtime.cli.progress import (
+    ByteProgress,
+    CountProgress,
+    LineProgress,
+    gigabytes,
+    remaining,
+)
 
 
 class Clock:
@@ -89,3 +95,14 @@ def test_each_of_several_things_is_named_when_it_begins(
         progress.begin(name)
     progress.end()
     assert capsys.readouterr().err == said
+
+
+def test_a_line_longer_than_the_terminal_is_cut(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What wraps is not cleared."""
+    monkeypatch.setenv("COLUMNS", "20")
+    LineProgress(on_terminal=True).say("engine ready: loaded in 0.7 s")
+    LineProgress(on_terminal=False).say("engine ready: loaded in 0.7 s")
+    told = "\r\033[Kengine ready: loadeengine ready: loaded in 0.7 s\n"
+    assert capsys.readouterr().err == told

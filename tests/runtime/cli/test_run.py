@@ -263,5 +263,5 @@ def test_an_empty_file_of_keys_is_refused(start: Start, tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     keys.write_text("\n")
     process = start({}, "tiny-cpu", "--set", f"server.api_keys.file={keys}")
-    assert process.exit_code() == 1
+    assert process.exit_code() == 2
     assert process.errors[0] == f"`server.api_keys.file`: {keys}: holds no key\n"
