@@ -13,7 +13,7 @@ Prompt = Callable[..., list[int]]
 GATHER = "kernels={moe_gate_up: torch_gather, moe_down: torch_gather}"
 
 
-@pytest.mark.parametrize("blocks", [2, 4])
+@pytest.mark.parametrize("blocks", [2, pytest.param(4, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("profile", "kernels"),
     [

@@ -54,14 +54,16 @@ def traffic(recording: Recording) -> list[tuple[int, ...]]:
     "overrides",
     [
         (QWEN,),
-        (QWEN, "serving.requests=1"),
+        pytest.param((QWEN, "serving.requests=1"), marks=pytest.mark.slow),
         (TINY,),
         (TINY, "serving.requests=1"),
-        (TINY, "serving.requests=16", "serving.context=16k"),
+        pytest.param((TINY, "serving.requests=16", "serving.context=16k"), marks=pytest.mark.slow),
         (TINY, "schedule.prefill_chunk=64", "serving.requests=5"),
-        (TINY, "schedule.prefill_span=100", "serving.requests=3"),
+        pytest.param(
+            (TINY, "schedule.prefill_span=100", "serving.requests=3"), marks=pytest.mark.slow
+        ),
         (TINY, "graphs=off", "serving.requests=1"),
-        ("h200-minimax", "schedule.prefill_chunk=12288"),
+        pytest.param(("h200-minimax", "schedule.prefill_chunk=12288"), marks=pytest.mark.slow),
         ("4090-qwen3-30b", "serving.context=600"),
     ],
     ids=named,
@@ -81,9 +83,9 @@ def test_nothing_is_compiled_after_ready(record: Record, overrides: tuple[str, .
     [
         (QWEN,),
         (TINY, "kernels.shared_expert.decode=triton_nvfp4", "serving.requests=3"),
-        ("h200-minimax", "kernels.linear.decode=triton_bf16"),
+        pytest.param(("h200-minimax", "kernels.linear.decode=triton_bf16"), marks=pytest.mark.slow),
         ("4090-qwen3-30b",),
-        ("4090-ornith",),
+        pytest.param(("4090-ornith",), marks=pytest.mark.slow),
     ],
     ids=named,
 )
@@ -118,7 +120,7 @@ def test_what_is_compiled_depends_on_no_address_and_no_integer_of_a_launch(recor
     for profile, *overrides in (
         (QWEN,),
         (TINY, "kernels.shared_expert.decode=triton_nvfp4", "serving.requests=3"),
-        ("h200-minimax", "kernels.linear.decode=triton_bf16"),
+        pytest.param(("h200-minimax", "kernels.linear.decode=triton_bf16"), marks=pytest.mark.slow),
     ):
         recording = record(profile, *overrides)
         for prompts in traffic(recording)[:20]:
@@ -126,7 +128,7 @@ def test_what_is_compiled_depends_on_no_address_and_no_integer_of_a_launch(recor
         assert [name for form in recording.forms for name in form.looked_at] == []
 
 
-@pytest.mark.parametrize("profile", [QWEN, TINY])
+@pytest.mark.parametrize("profile", [QWEN, TINY], ids=lambda profile: Path(profile).name)
 def test_a_start_asks_for_nothing_that_was_not_compiled_ahead(record: Record, profile: str) -> None:
     recording = record(profile)
     recording.compile_ahead()
