@@ -40,9 +40,9 @@ def part(path: Path, offset: int, needed: int) -> bytes:
 
 
 def least_of(measure: Callable[[], int]) -> int:
-    """Of a few tries: `has_samples` begins to read what is not there, and a disk that answers before it looks deceives it.
+    """Of a few tries: `has_samples` begins to read what is not there, and a quick disk's answer deceives it.
 
-    That took 21 of 3,000 probes on a virtual disk (2026-12-01), up to 7 samples in a row; `mincore` would begin nothing.
+    It did so 21 times in 3,000 on a virtual disk (2026-12-01), up to 7 samples in a row; `mincore` would begin nothing.
     """
     return min(measure() for _ in range(5))
 
