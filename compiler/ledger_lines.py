@@ -17,6 +17,8 @@ from firmtoken.compiler.quantities import size
 from firmtoken.compiler.tensor_bytes import ALIGN, align_up
 from firmtoken.compiler.workspaces import workspace_line
 
+CONTEXT_LINE, MARGIN_LINE = "cuda_context", "margin"
+"""Lines that the engine of a GPU holds itself against."""
 GRAPH_NODE_BYTES = 4 * 1024
 """Device memory of a captured graph, per launch: 1.4 KiB measured on an H200 (runtime/kernels/NOTES.md), 10 to 16 KiB
 reported of older drivers (prototype.md 2.4)."""
@@ -120,7 +122,7 @@ def _cuda_lines(
     rows = batches.prefill_graph_rows if captured and laid.placement == "resident" else ()
     return (
         line(
-            "cuda_context",
+            CONTEXT_LINE,
             unit_bytes=machine.context_bytes,
             source="documented",
             because="the CUDA context and all modules, loaded before ready",
@@ -134,7 +136,7 @@ def _cuda_lines(
             because=_graphs_because(laid, sizes, rows),
         ),
         line(
-            "margin",
+            MARGIN_LINE,
             unit_bytes=MARGIN_BYTES,
             kind="reserve",
             source="documented",

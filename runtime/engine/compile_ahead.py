@@ -20,9 +20,10 @@ TELL_EVERY_S = 10.0
 
 
 def all_cases(plan: Plan) -> Iterator[Case]:
-    """What the self-check launches, and prompts of every power of two of rows up to the longest, as warm-up asks them.
+    """What the self-check launches, and prompts of every power of two of rows up to the longest.
 
-    Kernels have a form for so many rows each, none for less than twice as many as the one before it.
+    Warm-up and clients ask for such. Kernels have a form for so many rows each, none for less than twice as many as the
+    one before it.
     """
     yield from cases(plan)
     longest = min(plan.schedule.prefill_span, plan.context.effective - 1)

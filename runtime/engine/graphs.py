@@ -12,6 +12,7 @@ from functools import partial
 import torch
 
 from firmtoken.compiler.program import BoundYield
+from firmtoken.compiler.steps_ahead import UNDER_WAY
 from firmtoken.runtime.engine.batches import Batches, Cut
 from firmtoken.runtime.engine.cuda_streams import CudaStreams
 from firmtoken.runtime.engine.launches import Bound, Launch
@@ -29,7 +30,7 @@ class Ends:
     def __init__(self) -> None:
         # Nodes of the graph: events around a replay would count what the host needs to launch it.
         self._begin, self._end = (
-            torch.cuda.Event(enable_timing=True, external=True)  # type: ignore[no-untyped-call]
+            torch.cuda.Event(enable_timing=True, external=True)  # type: ignore[no-untyped-call]  # torch has no type for it
             for _ in range(2)
         )
 
@@ -68,14 +69,14 @@ class Graphs:
         pin(self._words.view(torch.uint8), STEPS_AT)
         self._captured: dict[tuple[str, Cut], torch.cuda.CUDAGraph] = {}
         self._timed_steps: dict[Cut, deque[Timed]] = {}
-        """Of decode steps, if they are timed; two in turns: one is read while the next step is under way."""
+        """Of decode steps, if they are timed; in turns: one is read while the next step is under way."""
         self._unread: deque[Ends] = deque()
 
     def capture(self, name: str, cut: Cut, bound: Bound, batches: Batches) -> None:
         """The program must have run before, so that every kernel is loaded; it will read `batches` at each replay."""
         self._streams.drain()
         if self._timed and name == "decode":
-            ends = Ends(), Ends()
+            ends = [Ends() for _ in range(UNDER_WAY)]
             graphs = [self._capture(bound, batches, one) for one in ends]
             self._timed_steps[cut] = deque(
                 Timed(graph=graph, ends=one) for graph, one in zip(graphs, ends, strict=True)

@@ -290,6 +290,7 @@ class Interpreter:
             self.position.due(self.deadline(program))
         if self.record is not None:
             self.record.append(_launched(program, launch))
+        # A GPU's `admit` reads a word of its own instead (`DeviceRows.held`); plans with one do not run there yet.
         if isinstance(batch, Batch) and not self.held.isdisjoint(bound.writes):
             batch = replace(batch, held=True)
         if launch.on_main:

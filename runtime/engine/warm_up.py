@@ -14,6 +14,9 @@ from firmtoken.runtime.engine.messages import GREEDY, Add, Done, Up
 from firmtoken.runtime.engine.program import Counters, Interpreter
 from firmtoken.runtime.hinted_fault import HintedFault
 
+STEPS_AHEAD = 4
+"""Of all together: one that is launched for its own sake, two ahead of their tokens, one that knows its end."""
+
 
 class WarmUpFailed(Exception):
     """A legal request did not end as it must."""
@@ -45,10 +48,6 @@ def warm_up(plan: Plan, interpreter: Interpreter) -> None:
     interpreter.drain()
     interpreter.counters = Counters()
     interpreter.faults.armed = True
-
-
-STEPS_AHEAD = 4
-"""Of all together: one that is launched for its own sake, two ahead of their tokens, one that knows its end."""
 
 
 def captures(plan: Plan) -> bool:
@@ -114,7 +113,7 @@ class Client:
             self.ask((known,))
             self.ask((known[: self._page_size] + [0] * warm,))
 
-    def ask_together(self, size: int, then: int = 0) -> None:
+    def ask_together(self, size: int, *, then: int = 0) -> None:
         """A decode step of this size, or the largest below it that is legal: the first waits for the last.
 
         `then`: so many steps more of all together.

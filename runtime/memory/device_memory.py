@@ -10,14 +10,13 @@ from dataclasses import dataclass
 
 import torch
 
+from firmtoken.compiler.ledger_lines import CONTEXT_LINE, MARGIN_LINE
 from firmtoken.compiler.plan import Plan
 from firmtoken.runtime.hinted_fault import HintedFault
 from firmtoken.runtime.memory.arena import NoMemory
 from firmtoken.runtime.memory.gpus import FoundGpu, NoNvml, find_gpus
+from firmtoken.schema.hardware import MIB
 
-MIB = 2**20
-CONTEXT, MARGIN = "cuda_context", "margin"
-"""Ledger lines."""
 DRIVER = "libcuda.so.1"
 STACK_LIMIT = 0
 """CU_LIMIT_STACK_SIZE."""
@@ -130,7 +129,7 @@ def bound_allocator(plan: Plan) -> None:
     So a GPU with more memory than the plan's shows what one without it would meet.
     """
     ledger = plan.memory.device
-    context = next(line.bytes for line in ledger.lines if line.name == CONTEXT)
+    context = next(line.bytes for line in ledger.lines if line.name == CONTEXT_LINE)
     total = torch.cuda.get_device_properties(0).total_memory
     torch.cuda.set_per_process_memory_fraction((ledger.total - context) / total)
 
@@ -150,14 +149,14 @@ def compared(plan: Plan, memory: DeviceMemory, arena_bytes: int) -> str:
     told = (
         f"{_mib(held.process)} MiB held, {_mib(ledger.budget)} may be: arena {_mib(held.arena)} as planned,"
         f" {_mib(held.beside)} beside it in the allocator; context, modules and graphs {_mib(held.rest)}"
-        f" ({_mib(planned)} planned, {_mib(lines.get(MARGIN, 0))} of it as a margin)"
+        f" ({_mib(planned)} planned, {_mib(lines.get(MARGIN_LINE, 0))} of it as a margin)"
     )
     if held.process <= ledger.budget:
         return f"device memory: {told}"
     if not held.sure:
         return f"device memory: {told}; what other programs took since the start is counted, too"
     # What it takes besides, as measured; the plan keeps its margin on top, so the next start has that to spare.
-    others = planned - lines[CONTEXT] - lines.get(MARGIN, 0)
+    others = planned - lines[CONTEXT_LINE] - lines.get(MARGIN_LINE, 0)
     context = -(-(held.process - held.arena - others) // MIB)
     raise MoreThanPlanned(
         f"the engine holds more of the GPU than the plan `{plan.profile.name}` may use: {told}",

@@ -1,6 +1,7 @@
 """The one fault of this room: a checkpoint that is not what the plan was made for."""
 
 from firmtoken.runtime.hinted_fault import HintedFault
+from firmtoken.schema.diagnostic import printable
 
 MAX_FOUND = 400
 """Letters of what was found that a sentence repeats: a file may say anything, and as much as it likes."""
@@ -22,11 +23,3 @@ class LoadError(HintedFault):
         self.found = found
         self.more = more
         """How many other tensors have a fault of this kind."""
-
-
-def printable(text: str) -> str:
-    """Names come from files: whatever cannot be shown, or not be encoded, is escaped."""
-    return "".join(
-        letter if letter.isprintable() else letter.encode("unicode_escape").decode()
-        for letter in text
-    )

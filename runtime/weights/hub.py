@@ -23,7 +23,7 @@ TIMEOUT_S = 10.0
 """Of a connection, and of the silence between two pieces of an answer."""
 TRIES = 5
 MAX_LISTING_BYTES = 64 * 2**20
-"""Of a repository's list of files: some 200,000 of them."""
+"""Of a repository's list of files: one without an end would be read for ever."""
 PARTIAL = 206
 NOT_JSON = (msgspec.DecodeError, UnicodeError, RecursionError)
 """What msgspec raises; the last one for brackets nested without end."""

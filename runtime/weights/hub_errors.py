@@ -14,7 +14,7 @@ from huggingface_hub.errors import (
 )
 
 from firmtoken.runtime.hinted_fault import HintedFault
-from firmtoken.runtime.weights.errors import printable
+from firmtoken.schema.diagnostic import printable
 
 FAULTS = (HfHubHTTPError, httpx2.HTTPError, httpx2.InvalidURL, OfflineModeIsEnabled)
 """What a request to the hub raises. The first of them is also an `OSError`, as faults of the disk are."""

@@ -1,4 +1,4 @@
-"""The model of a profile whose weights are made, not read: the plan says all that they follow from."""
+"""Where a plan's weights come from: the folder of a checkpoint, or the model that they are made for."""
 
 from pathlib import Path
 

@@ -120,7 +120,7 @@ def test_what_is_compiled_depends_on_no_address_and_no_integer_of_a_launch(recor
     for profile, *overrides in (
         (QWEN,),
         (TINY, "kernels.shared_expert.decode=triton_nvfp4", "serving.requests=3"),
-        pytest.param(("h200-minimax", "kernels.linear.decode=triton_bf16"), marks=pytest.mark.slow),
+        ("h200-minimax", "kernels.linear.decode=triton_bf16"),
     ):
         recording = record(profile, *overrides)
         for prompts in traffic(recording)[:20]:
