@@ -30,8 +30,8 @@ class Costs:
     """Of one sequence."""
     active_parameters: int
     """That a token multiplies with in the layers."""
-    expert_parameters: int
-    """Those of them that are routed experts'."""
+    one_expert: int
+    """Parameters of one expert."""
     head_parameters: int
     """That the last token of a sequence multiplies with after the layers."""
     flops_per_pair: int
@@ -53,12 +53,7 @@ class Costs:
     @property
     def dense_parameters(self) -> int:
         """That a token multiplies with in the layers beside routed experts."""
-        return self.active_parameters - self.expert_parameters
-
-    @property
-    def one_expert(self) -> float:
-        """Parameters of one expert."""
-        return self.expert_parameters / (self.layers * self.routed)
+        return self.active_parameters - self.layers * self.routed * self.one_expert
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +107,7 @@ def describe_costs(
         kv_bytes_per_token=kv_bytes_per_token,
         state_bytes=state_bytes,
         active_parameters=facts.active_parameters,
-        expert_parameters=facts.num_layers * facts.experts_per_token * facts.expert_parameters,
+        one_expert=facts.expert_parameters,
         head_parameters=facts.vocab_size * facts.hidden_size,
         flops_per_pair=facts.attention_flops_per_pair,
         launches=launches,

@@ -1,9 +1,10 @@
 """Every constant of the estimate, with unit and source: the same for all machines, models and profiles.
 
 What our kernels do with a card's data sheet was measured on one H200 (runtime/kernels/NOTES.md, 2026-12-01) and is
-taken for every other card too, on which nothing was measured. None is fitted to one point: kernels were timed one by
-one, and `tests/runtime/bench/test_measured_h200.py` holds whole steps and prompts against their sum. What was predicted
-before anybody had measured is kept in `tests/compiler/cases/predictions-h200-qwen.yaml`.
+taken for every other card too, on which nothing was measured. Those of kernels were timed kernel by kernel; LAUNCH_S,
+EARLY_LAUNCH_S, STEP_HOST_S, PREFILL_LAYER_S, WALK_LAYER_S and FIRST_TOKEN_HOST_S are what whole steps and prompts leave
+beside them, some of them from one measurement. `tests/runtime/bench/test_measured_h200.py` holds the sum. What was
+predicted before anybody had measured is kept in `tests/compiler/cases/predictions-h200-qwen.yaml`.
 Sources: NOTES.md of the kernels; performance.md and prototype.md of the facts; DEFINITIONS.md (D).
 """
 
@@ -20,7 +21,7 @@ in FP8 with four (NOTES.md)."""
 LANE_ROWS = 4
 """Up to so many rows lanes multiply; tensor cores, which take 1 to 16 rows alike, pay from there on (NOTES.md)."""
 PRODUCT_SHARE = 0.45
-"""Of dense peak arithmetic, in tiles on tensor cores, decoding apart: 0.46 in FP8, 0.37 in gate and up of NVFP4 with
+"""Of dense peak arithmetic, in tiles on tensor cores, decoding apart: 0.49 in FP8, 0.38 in gate and up of NVFP4 with
 its decoding (NOTES.md); 74 of 165 TFLOP/s on a 4090 (performance.md 2.3)."""
 ATTENTION_SHARE = 0.37
 """The same of attention over a prompt: 2,048 rows behind 0 to 131,072 tokens reach 0.35 to 0.54 with heads of 256, 0.30
@@ -28,13 +29,13 @@ to 0.38 with 128, FP8 pages as BF16 (NOTES.md)."""
 ATTENTION_BLOCK = 64
 """Tokens that rows of a prompt go through at a time (NOTES.md)."""
 ATTENTION_BLOCK_S = 2.1e-6
-"""Least seconds of it: 1,057 us for 128 rows behind 32,768 tokens (NOTES.md)."""
+"""Least seconds of it: 1,057 us for 128 rows behind 32,768 tokens, before they were shared out (NOTES.md)."""
 TILE_ROWS = (16, 128)
 """Least and most rows of a tile. Weights are decoded once for each, and of an expert's last one half is padding
 (NOTES.md; runtime/kernels/tile_shapes.py)."""
 GDN_CHUNK_S = 6.5e-6
-"""Seconds of a linear layer for each chunk of a prompt, one after the other: 18.6 ms for 94 chunks in 30 layers
-(NOTES.md)."""
+"""Seconds of a linear layer for each chunk of a prompt, one after the other: 4.7 ms for 24 chunks and
+18.6 for 94, in 30 layers (NOTES.md)."""
 LAUNCH_S = 2.6e-6
 """Seconds of a launch in a captured decode step that neither bytes nor instructions explain (NOTES.md, whole steps:
 2,026 us, no launch early, are 373 of them and 1,060 us of work)."""
@@ -44,8 +45,8 @@ PREFILL_LAYER_S = 90e-6
 """Seconds of a layer of a prompt, however short: 17 launches, whose programs are too few to fill a card, take 4 to 8 us
 each beyond their bytes and FLOP (NOTES.md: prompts of one token and of 108)."""
 STEP_HOST_S = 20e-6
-"""Seconds of a decode step in which the device waits for the host, which runs a step ahead: 1,740 us a step where
-replays alone take 1,720 (NOTES.md)."""
+"""Seconds of a decode step in which the device waits for the host, which runs a step ahead: 22 us
+(NOTES.md, the engine alone)."""
 WALK_LAYER_S = 2e-3
 """Seconds in which the host launches one layer of a prompt that no graph holds: 56 to 105 ms for the 40 layers of 3,008
 to 6,008 tokens, everything resident (NOTES.md)."""

@@ -112,7 +112,7 @@ def flash_next(machine: Machine, *, slots: int, span: int) -> Situation:
         kv_bytes_per_token=0,
         state_bytes=0,
         active_parameters=6_000_000_000,
-        expert_parameters=0,
+        one_expert=0,
         head_parameters=0,
         flops_per_pair=0,
         launches=0,
@@ -294,7 +294,7 @@ def test_layers_that_compute_longer_hide_nothing_of_the_others(plan_of: Plans) -
 def test_waves_cost_what_they_leave_exposed(plan_of: Plans) -> None:
     """prototype.md 2.4: MiniMax on a 4090, 16k tokens: 7.2 s whole, 7.7 s through a ring of 128, 8.1 s through 96.
 
-    There attention reached what products do, nothing was decoded, no layer had a least time, and experts were not
+    There attention reached what products do, nothing was decoded, no layer had a fixed time, and experts were not
     padded by a quarter, which is a fifth of all arithmetic here.
     """
     found = situation(plan_of, "pro6000-minimax").rates(

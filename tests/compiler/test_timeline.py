@@ -62,9 +62,13 @@ Pictures = Callable[..., str]
 def test_a_timeline_takes_as_long_as_the_estimate_says(
     timelines_of: Timelines, situation: tuple[str, ...]
 ) -> None:
-    """The estimate lets nothing overlap in a decode step, and has the first layer's copies waited for in full."""
+    """The estimate lets nothing overlap in a decode step, and has the first layer's copies waited for in full.
+
+    `tiny-cpu` is 5.3 % apart: its kernels are so short that a fetch beside them shows.
+    """
+    apart = 0.06 if situation == ("tiny-cpu",) else 0.05
     for timeline in timelines_of(*situation):
-        assert timeline.total_s == pytest.approx(timeline.estimate_s, rel=0.06), timeline.name
+        assert timeline.total_s == pytest.approx(timeline.estimate_s, rel=apart), timeline.name
 
 
 @every_situation

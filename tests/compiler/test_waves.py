@@ -122,7 +122,7 @@ def test_minimax_on_a_4090_stages_in_waves_and_says_what_that_saves(plan_of: Pla
 @pytest.mark.parametrize(
     ("profile", "overrides", "words"),
     [
-        ("pro6000-minimax", (), "slots stage a layer's misses at once, too few for waves"),
+        ("pro6000-minimax", (), "180 slots stage a layer's misses at once, too few for waves"),
         (
             "4090-minimax",
             ("schedule.prefill_span=16k",),

@@ -86,10 +86,11 @@ def main() -> None:
             ids = asking.ask(*(asking.fresh(length) for length in lengths), output=2)
             times.append(round(1e3 * max(asking.times[one][0] for one in ids), 2))
         made, loaded = forms.take()
-        late += len(made)
+        late += len(made) + loaded
         say(case="prompts", tokens=lengths, ms=times, loaded=loaded, made=made)
     say(case="end", late=late, held=torch.cuda.memory_allocated())
-    assert late == 0, "the plan's forms are made before ready"
+    assert late == 0, "the plan's forms are made and loaded before ready"
+    assert not strange, "every address is a multiple of 16"
 
 
 if __name__ == "__main__":

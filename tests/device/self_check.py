@@ -50,7 +50,7 @@ def run_kind(checker: Checker, kind: Kind, *, quiet: bool) -> list[Checked]:
         try:
             found.append(checker.check(case, launch))
         except KernelWrong as wrong:
-            line = {"case": "refused", "message": str(wrong), "hint": wrong.hint}
+            line = {"case": "failed", "message": str(wrong), "hint": wrong.hint}
         except Exception as error:  # another launch may still tell something
             text = "".join(traceback.format_exception(error))[-900:]
             line = {"case": "failed", "op": launch.step.step.op, "rows": case.rows, "error": text}
@@ -128,6 +128,7 @@ def check_plan(name: str, overrides: list[str]) -> None:
         said = summary(check_kernels(plan, interpreter, lambda: None))
     except KernelWrong as wrong:
         said = str(wrong)
+        say(case="failed", message=said)
     say(case="whole", s=round(time.perf_counter() - begun, 2), said=said)
     say(
         case="memory",
